@@ -1,0 +1,48 @@
+# `make demo` and `make test` do all their set-up themselves: they need Python 3.11 or newer and make, nothing else.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint types imports check-format unit format benchmarks clean
+
+demo: .venv/.demo
+	$(BIN)/kinfed demo --out demo
+
+test: lint check-format types imports unit
+
+lint: .venv/.dev
+	$(BIN)/ruff check src tests benchmarks
+
+check-format: .venv/.dev
+	$(BIN)/ruff format --check src tests benchmarks
+
+types: .venv/.dev
+	$(BIN)/mypy
+
+imports: .venv/.dev
+	$(BIN)/lint-imports --no-logo
+
+unit: .venv/.dev
+	$(BIN)/python -m pytest
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks
+
+benchmarks: .venv/.dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv demo
+
+.venv/.made:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/.demo: .venv/.made pyproject.toml constraints.txt
+	$(PIP) --editable '.[examples]'
+	touch $@
+
+.venv/.dev: .venv/.made pyproject.toml constraints.txt
+	$(PIP) --editable '.[examples,dev]'
+	touch $@

@@ -1,0 +1,223 @@
+r"""Kernels: what makes two points alike.
+
+A kernel is a frozen record that can be called on two tables of points for their Gram matrix. Translation-invariant
+kernels also know their spectral law, from which `kinfed.FourierFeatures` draws frequencies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.distance import cdist, pdist
+from scipy.special import gammaincinv, ndtr
+
+from kinfed.errors import InputError
+from kinfed.validation import FloatArray, nonnegative, points_array, positive, positive_integer
+
+Bandwidth = float | tuple[float, ...]
+
+
+@runtime_checkable
+class Kernel(Protocol):
+    """A positive definite function k(z, z') on points of R^d."""
+
+    def __call__(self, Z1: ArrayLike, Z2: ArrayLike) -> NDArray[np.float64]:
+        """Gram matrix (k(z, z')) over the rows z of `Z1` and z' of `Z2`."""
+        ...
+
+    def diagonal(self, Z: ArrayLike) -> NDArray[np.float64]:
+        """The values k(z, z) over the rows of `Z`, without the Gram matrix."""
+        ...
+
+    @property
+    def diagonal_bound(self) -> float:
+        """sup_z k(z, z); infinite for a kernel without bound."""
+        ...
+
+
+@dataclass(frozen=True)
+class _TranslationInvariant:
+    """Shared by kernels k(z, z') = kappa((z - z') / bandwidth) with kappa(0) = 1."""
+
+    bandwidth: Bandwidth
+
+    _metric: ClassVar[Any] = "euclidean"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bandwidth", _bandwidth(self.bandwidth))
+
+    def __call__(self, Z1: ArrayLike, Z2: ArrayLike) -> NDArray[np.float64]:
+        """Gram matrix over the rows of `Z1` and `Z2`."""
+        return self._profile(cdist(self._scaled(Z1), self._scaled(Z2), self._metric))
+
+    def diagonal(self, Z: ArrayLike) -> NDArray[np.float64]:
+        """The values k(z, z) = 1."""
+        return np.ones(len(self._scaled(Z)))
+
+    @property
+    def diagonal_bound(self) -> float:
+        """sup_z k(z, z) = 1."""
+        return 1.0
+
+    def frequencies(self, normals: FloatArray, uniforms: FloatArray) -> NDArray[np.float64]:
+        """Turn rows of N(0, I_d) and one uniform per row into draws from the kernel's spectral law."""
+        return self._spectral(normals, uniforms) / np.asarray(self.bandwidth)
+
+    def check_dimension(self, dim: int) -> None:
+        """Raise unless points of dimension `dim` fit the bandwidth."""
+        if isinstance(self.bandwidth, tuple) and len(self.bandwidth) != dim:
+            raise InputError(
+                f"the kernel has {len(self.bandwidth)} bandwidths but the points have dimension {dim}; "
+                "give one bandwidth per coordinate, or a single number"
+            )
+
+    def _scaled(self, Z: ArrayLike) -> FloatArray:
+        array = points_array(Z, "kernel")
+        self.check_dimension(array.shape[1])
+        return array.astype(np.float64) / np.asarray(self.bandwidth)
+
+    def _profile(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
+        raise NotImplementedError
+
+    def _spectral(self, normals: FloatArray, uniforms: FloatArray) -> FloatArray:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Gaussian(_TranslationInvariant):
+    r"""Gaussian kernel :math:`k(z, z') = \exp(-\sum_j (z_j - z'_j)^2 / (2 h_j^2))`.
+
+    Parameters
+    ----------
+    bandwidth : float or sequence of float
+        h, in the units of the points: one number, or one per coordinate so that x and y can be weighted apart.
+
+    Examples
+    --------
+    >>> import kinfed
+    >>> round(float(kinfed.Gaussian(2.0)([[0.0]], [[2.0]])[0, 0]), 4)
+    0.6065
+    """
+
+    _metric: ClassVar[Any] = "sqeuclidean"
+
+    def _profile(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.exp(-0.5 * distance)
+
+    def _spectral(self, normals: FloatArray, uniforms: FloatArray) -> FloatArray:
+        return normals
+
+
+@dataclass(frozen=True)
+class Laplace(_TranslationInvariant):
+    r"""Laplace kernel :math:`k(z, z') = \exp(-\sum_j |z_j - z'_j| / h_j)`, whose frequencies are Cauchy."""
+
+    _metric: ClassVar[Any] = "cityblock"
+
+    def _profile(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.exp(-distance)
+
+    def _spectral(self, normals: FloatArray, uniforms: FloatArray) -> FloatArray:
+        # Phi maps a normal to a uniform and the Cauchy quantile maps that on: coordinates stay independent.
+        return np.tan(math.pi * (ndtr(normals) - 0.5))
+
+
+@dataclass(frozen=True)
+class Matern(_TranslationInvariant):
+    r"""Matern kernel of smoothness nu in {1/2, 3/2, 5/2}.
+
+    With :math:`r = |(z - z') / h|` the kernel is :math:`e^{-r}`, :math:`(1 + \sqrt3 r) e^{-\sqrt3 r}` or
+    :math:`(1 + \sqrt5 r + 5 r^2 / 3) e^{-\sqrt5 r}`; its frequencies follow a Student law with 2 nu degrees of freedom.
+    """
+
+    nu: float = 1.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nu not in (0.5, 1.5, 2.5):
+            raise InputError(f"Matern nu must be 0.5, 1.5 or 2.5, got {self.nu!r}")
+
+    def _profile(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
+        r = math.sqrt(2 * self.nu) * distance
+        polynomial = {0.5: 1.0, 1.5: 1.0 + r, 2.5: 1.0 + r + r**2 / 3}[self.nu]
+        return polynomial * np.exp(-r)
+
+    def _spectral(self, normals: FloatArray, uniforms: FloatArray) -> FloatArray:
+        # A chi-square variable with 2 nu degrees of freedom is twice a Gamma(nu) one: sqrt(2 nu / chi2) = sqrt(nu / gamma).
+        return normals * np.sqrt(self.nu / gammaincinv(self.nu, uniforms))[:, None]
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    r"""Polynomial kernel :math:`k(z, z') = (\langle z, z' \rangle + c)^p`.
+
+    Degree 2 on z = (x, y) contains the squared loss of every linear model, and its mean embedding is a mean and a
+    second moment: `kinfed.PolynomialFeatures` and `kinfed.weights.moment_geometry` use that.
+
+    Parameters
+    ----------
+    degree : int
+        p.
+    offset : float
+        c, at least zero.
+    """
+
+    degree: int = 2
+    offset: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive_integer(self.degree, "degree")
+        nonnegative(self.offset, "offset")
+
+    def __call__(self, Z1: ArrayLike, Z2: ArrayLike) -> NDArray[np.float64]:
+        """Gram matrix over the rows of `Z1` and `Z2`."""
+        first = points_array(Z1, "kernel").astype(np.float64)
+        second = points_array(Z2, "kernel").astype(np.float64)
+        return np.asarray((first @ second.T + self.offset) ** self.degree)
+
+    def diagonal(self, Z: ArrayLike) -> NDArray[np.float64]:
+        """The values k(z, z) = (|z|^2 + c)^p."""
+        array = points_array(Z, "kernel").astype(np.float64)
+        return np.asarray((np.einsum("ij,ij->i", array, array) + self.offset) ** self.degree)
+
+    @property
+    def diagonal_bound(self) -> float:
+        """Infinite: the kernel grows with the points."""
+        return math.inf
+
+
+def median_bandwidth(Z: ArrayLike, *, max_points: int = 1000, seed: int = 0) -> float:
+    """Median heuristic: the median distance between two points of `Z`.
+
+    Parameters
+    ----------
+    Z : array of shape (n, d)
+    max_points : int
+        At most this many points, drawn with `seed`, enter the n (n - 1) / 2 distances.
+    seed : int
+
+    Returns
+    -------
+    float
+        A bandwidth for `Gaussian`, `Laplace` or `Matern`.
+    """
+    points = points_array(Z, "median_bandwidth").astype(np.float64)
+    if len(points) < 2:
+        raise InputError(f"median_bandwidth needs at least two points, got {len(points)}")
+    if len(points) > positive_integer(max_points, "max_points"):
+        points = points[np.random.default_rng(seed).choice(len(points), max_points, replace=False)]
+    median = float(np.median(pdist(points)))
+    if median == 0.0:
+        raise InputError("at least half of the points coincide, so the median distance is zero; give a bandwidth")
+    return median
+
+
+def _bandwidth(value: float | Sequence[float] | FloatArray) -> Bandwidth:
+    if np.ndim(value) == 0:
+        return positive(value if not isinstance(value, np.ndarray) else value.item(), "bandwidth")
+    return tuple(positive(h, f"bandwidth of coordinate {j}") for j, h in enumerate(np.asarray(value).tolist()))

@@ -1,0 +1,102 @@
+r"""Moments of embedded data: how spread out an agent is, and how far apart two agents are.
+
+Every function takes points already embedded, or raw points and a kernel; both go through inner products alone.
+With :math:`K` the Gram matrix of n points and H the centring matrix, the covariance (divisor n - 1) has the nonzero
+eigenvalues of :math:`H K H / (n - 1)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigvalsh
+
+from kinfed.errors import InputError
+from kinfed.kernels import Kernel
+from kinfed.validation import FloatArray, agents_points, points_array
+
+
+def trace_covariance(points: ArrayLike, kernel: Kernel | None = None) -> float:
+    r"""Trace of the covariance, :math:`\mathrm{tr}\,\Sigma = \frac{1}{n-1}\sum_i |\Phi_i - \nu|^2`.
+
+    The mean of n points has expected squared error tr Sigma / n.
+    """
+    array = _two_or_more(points, "trace_covariance")
+    n = len(array)
+    if kernel is None:
+        return float(np.var(array, axis=0, ddof=1).sum())
+    return float((kernel.diagonal(array).sum() - kernel(array, array).sum() / n) / (n - 1))
+
+
+def operator_norm(points: ArrayLike, kernel: Kernel | None = None) -> float:
+    r"""Largest eigenvalue of the covariance, :math:`|\Sigma|_{op}`."""
+    array = _two_or_more(points, "operator_norm")
+    n = len(array)
+    if kernel is None:
+        centred = array - array.mean(axis=0)
+        scatter = centred @ centred.T if n <= centred.shape[1] else centred.T @ centred
+    else:
+        gram = kernel(array, array)
+        scatter = gram - gram.mean(axis=0) - gram.mean(axis=1)[:, None] + gram.mean()
+    return largest_eigenvalue(scatter) / (n - 1)
+
+
+def effective_dimension(points: ArrayLike, kernel: Kernel | None = None) -> float:
+    r"""Effective dimension :math:`d^e = \mathrm{tr}\,\Sigma / |\Sigma|_{op}`; 1 for points that all coincide."""
+    norm = operator_norm(points, kernel)
+    return trace_covariance(points, kernel) / norm if norm > 0 else 1.0
+
+
+def mmd2(first: ArrayLike, second: ArrayLike, kernel: Kernel | None = None, *, unbiased: bool = True) -> float:
+    r"""Squared maximum mean discrepancy between two samples.
+
+    The biased form is :math:`|\nu_1 - \nu_2|^2`; the unbiased one subtracts :math:`\mathrm{tr}\,\Sigma_1/n_1 +
+    \mathrm{tr}\,\Sigma_2/n_2`, its expectation between equal distributions, and can be negative.
+    """
+    return float(pairwise_mmd2([first, second], kernel, unbiased=unbiased)[0, 1])
+
+
+def pairwise_mmd2(
+    points: Mapping[Any, ArrayLike] | Sequence[ArrayLike], kernel: Kernel | None = None, *, unbiased: bool = True
+) -> NDArray[np.float64]:
+    r"""Matrix of squared MMD between all pairs of agents; the diagonal is zero in both forms (see `mmd2`)."""
+    _, arrays = agents_points(points)
+    if kernel is None:
+        means = np.array([array.mean(axis=0, dtype=np.float64) for array in arrays])
+        means -= means.mean(axis=0)
+        gram = means @ means.T
+    else:
+        gram = np.empty((len(arrays), len(arrays)))
+        for k, array in enumerate(arrays):
+            for other in range(k, len(arrays)):
+                gram[k, other] = gram[other, k] = kernel(array, arrays[other]).mean()
+    distances = squared_distances(gram)
+    if unbiased:
+        scatter = np.array([trace_covariance(array, kernel) / len(array) for array in arrays])
+        distances -= scatter[:, None] + scatter
+        np.fill_diagonal(distances, 0.0)
+    return distances
+
+
+def squared_distances(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    r"""Squared distances :math:`G_{kk} + G_{ll} - 2 G_{kl}` behind a Gram matrix, never negative."""
+    diagonal = np.diag(gram)
+    distances = np.maximum(diagonal[:, None] + diagonal - 2 * gram, 0.0)
+    np.fill_diagonal(distances, 0.0)
+    return distances
+
+
+def largest_eigenvalue(matrix: NDArray[np.floating[Any]]) -> float:
+    """Largest eigenvalue of a symmetric positive semidefinite matrix."""
+    last = len(matrix) - 1
+    return max(0.0, float(eigvalsh(matrix, subset_by_index=[last, last])[0]))
+
+
+def _two_or_more(points: ArrayLike, who: str) -> FloatArray:
+    array = points_array(points, who).astype(np.float64)
+    if len(array) < 2:
+        raise InputError(f"{who} needs at least two points, got {len(array)}: a covariance is undefined for fewer")
+    return array

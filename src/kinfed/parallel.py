@@ -1,0 +1,34 @@
+"""Independent pieces of array work on all cores.
+
+NumPy lets go of the interpreter lock inside its loops, so threads are enough. While they run, BLAS is held to one thread:
+two levels of threads on the same cores would only get in each other's way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from threadpoolctl import threadpool_limits
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def available_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def map_on_cores(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Results of `function` on every item, in order; the first error is raised."""
+    work = list(items)
+    workers = min(available_cores(), len(work))
+    if workers <= 1:
+        return [function(item) for item in work]
+    with threadpool_limits(1), ThreadPoolExecutor(workers) as executor:
+        return list(executor.map(function, work))

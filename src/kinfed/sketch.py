@@ -1,0 +1,201 @@
+r"""The one vector an agent shares: the mean of its features.
+
+A sketch is made where the data are, by streaming over batches, and travels with the recipe of its features so that
+sketches of different maps cannot be mixed up.
+
+File format, version 1: a NumPy ``.npz`` archive without pickles, readable with ``numpy.load(path, allow_pickle=False)``,
+holding ``format`` ("kinfed-sketch"), ``version`` (1), ``recipe`` (JSON text, see `kinfed.features.Recipe`), ``n`` (int64),
+``mean`` (float64, D values) and ``trace`` (float64, the trace of the covariance, NaN if n = 1). Nothing else is accepted.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinfed.errors import InputError, SketchError
+from kinfed.features import RECIPE_VERSION, FeatureMap, Recipe, block_rows
+from kinfed.parallel import map_on_cores
+from kinfed.validation import points_array
+
+SKETCH_FORMAT = "kinfed-sketch"
+SKETCH_VERSION = 1
+
+# A mean of features may pass its bound by rounding alone, but by no more than this share of it.
+_BOUND_SLACK = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    r"""Mean embedding of one agent's data.
+
+    Attributes
+    ----------
+    mean : array of shape (D,)
+        :math:`\nu_k = n_k^{-1} \sum_i \Phi_i^{(k)}`, float64.
+    n : int
+        Number of points behind it.
+    trace : float
+        :math:`\mathrm{tr}\, \Sigma_k` with divisor n - 1; NaN if n = 1.
+    recipe : Recipe
+        The features it was made with.
+    """
+
+    mean: NDArray[np.float64]
+    n: int
+    trace: float
+    recipe: Recipe
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the sketch to `path`; an existing file is replaced only once the new one is whole."""
+        destination = Path(path)
+        content: dict[str, Any] = {
+            "format": np.array(SKETCH_FORMAT),
+            "version": np.array(SKETCH_VERSION),
+            "recipe": np.array(self.recipe.to_json()),
+            "n": np.array(self.n, dtype=np.int64),
+            "mean": self.mean,
+            "trace": np.array(self.trace),
+        }
+        unfinished = destination.with_name(f".{destination.name}.{os.getpid()}")
+        try:
+            with open(unfinished, "wb") as file:
+                np.savez(file, **content)
+            os.replace(unfinished, destination)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            raise SketchError(f"the sketch cannot be written to {destination}: {error.strerror or error}") from None
+        return destination
+
+
+def sketch(Z: ArrayLike | Iterable[ArrayLike], features: FeatureMap) -> Sketch:
+    """Mean embedding of points, in one pass and in memory that does not grow with n.
+
+    Parameters
+    ----------
+    Z : array of shape (n, d), or an iterable of such arrays
+        The points, or batches of them: a generator that reads a file piece by piece is never held in full.
+    features : FourierFeatures or PolynomialFeatures
+        The map all agents agreed on.
+
+    Returns
+    -------
+    Sketch
+        Float32 points are embedded in single precision; sums are float64 always.
+
+    Examples
+    --------
+    >>> import numpy as np, kinfed
+    >>> features = kinfed.FourierFeatures(kinfed.Gaussian(1.0), n_features=100, dim=2)
+    >>> Z = np.random.default_rng(0).standard_normal((50, 2))
+    >>> whole, in_batches = kinfed.sketch(Z, features), kinfed.sketch(iter([Z[:20], Z[20:]]), features)
+    >>> bool(np.allclose(whole.mean, in_batches.mean)), in_batches.n
+    (True, 50)
+    """
+    total, squares, n = np.zeros(features.n_features), 0.0, 0
+    for number, batch in enumerate(_batches(Z)):
+        points = points_array(batch, f"batch {number}" if number else "points", features.dim)
+        rows = block_rows(features)
+        blocks = [points[start : start + rows] for start in range(0, len(points), rows)]
+        for block_sum, block_squares in map_on_cores(features.totals, blocks):
+            total += block_sum
+            squares += block_squares
+        n += len(points)
+    if n == 0:
+        raise InputError("there are no points to sketch; an agent without data cannot take part")
+    mean = total / n
+    # tr Sigma = (sum |Phi|^2 - n |nu|^2) / (n - 1); rounding must not make it negative.
+    trace = max(0.0, (squares - n * float(mean @ mean)) / (n - 1)) if n > 1 else math.nan
+    return Sketch(mean, n, trace, features.recipe)
+
+
+def load_sketch(path: str | os.PathLike[str]) -> Sketch:
+    """Read a sketch file and check all it claims; raise `SketchError` naming the file otherwise."""
+    source = Path(path)
+    try:
+        with np.load(source, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise SketchError(f"{source} is not a sketch: a single array, not an archive")
+            content = {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise SketchError(f"{source} does not exist") from None
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
+        raise SketchError(f"{source} is not a sketch or is damaged ({error}); ask its agent to send it again") from None
+    try:
+        return check_sketch(_from_content(content))
+    except SketchError as error:
+        raise SketchError(f"{source}: {error}") from None
+
+
+def check_sketch(candidate: Sketch) -> Sketch:
+    """Return the sketch if its numbers are possible under its recipe; raise `SketchError` otherwise."""
+    recipe, mean, allowed = candidate.recipe, candidate.mean, 1 + _BOUND_SLACK
+    if recipe.version != RECIPE_VERSION:
+        raise SketchError(f"its features have version {recipe.version}, this kinfed draws version {RECIPE_VERSION}")
+    if mean.shape != (recipe.n_features,):
+        raise SketchError(f"the mean has shape {mean.shape}, its recipe says ({recipe.n_features},)")
+    if not np.isfinite(mean).all():
+        raise SketchError("the mean holds NaN or an infinite value")
+    if candidate.n < 1:
+        raise SketchError(f"it claims {candidate.n} points")
+    norm, largest = float(np.linalg.norm(mean)), float(np.abs(mean).max())
+    if norm > recipe.norm_bound * allowed:
+        raise SketchError(f"the mean has norm {norm:.6g}, but its features allow at most {recipe.norm_bound:.6g}")
+    if largest > recipe.coordinate_bound * allowed:
+        raise SketchError(
+            f"one coordinate of the mean is {largest:.6g}, but its features allow at most {recipe.coordinate_bound:.6g}"
+        )
+    if candidate.n > 1:
+        most = candidate.n / (candidate.n - 1) * recipe.norm_bound**2
+        if not 0 <= candidate.trace <= most * allowed:
+            raise SketchError(f"the trace of the covariance is {candidate.trace:.6g}, outside 0 to {most:.6g}")
+    return candidate
+
+
+def common_recipe(sketches: Sequence[Sketch], names: Sequence[str] | None = None) -> Recipe:
+    """The recipe all sketches share; raise `SketchError` naming the first agent whose recipe differs."""
+    if not sketches:
+        raise InputError("there are no sketches: give one per agent")
+    labels = names if names is not None else [str(k) for k in range(len(sketches))]
+    first = sketches[0].recipe
+    for label, other in zip(labels, sketches, strict=True):
+        if other.recipe != first:
+            raise SketchError(
+                f"the sketch of agent {label} was made with other features than that of agent {labels[0]} "
+                f"({first.difference(other.recipe)}); all agents must use one recipe"
+            )
+    return first
+
+
+def _from_content(content: dict[str, NDArray[Any]]) -> Sketch:
+    expected = {"format", "version", "recipe", "n", "mean", "trace"}
+    if set(content) != expected or str(content["format"]) != SKETCH_FORMAT:
+        raise SketchError("it is not a kinfed sketch")
+    if content["version"].shape != () or int(content["version"]) != SKETCH_VERSION:
+        raise SketchError(f"it has format version {content['version']}, this kinfed reads version {SKETCH_VERSION}")
+    scalars = {"n": np.int64, "trace": np.float64}
+    if any(content[name].shape != () or content[name].dtype != kind for name, kind in scalars.items()):
+        raise SketchError("n or trace is not a single number of the right type")
+    if content["mean"].dtype != np.float64:
+        raise SketchError(f"the mean has type {content['mean'].dtype}, not float64")
+    return Sketch(content["mean"], int(content["n"]), float(content["trace"]), Recipe.from_json(str(content["recipe"])))
+
+
+def _batches(Z: ArrayLike | Iterable[ArrayLike]) -> Iterator[ArrayLike]:
+    is_array = hasattr(Z, "__array__") or np.isscalar(Z)
+    is_rows = isinstance(Z, list | tuple) and (not Z or np.ndim(Z[0]) < 2)
+    if is_array or is_rows:
+        yield Z  # type: ignore[misc]
+    else:
+        yield from Z  # type: ignore[misc]
+
+
+__all__ = ["Sketch", "check_sketch", "common_recipe", "load_sketch", "sketch"]

@@ -1,0 +1,121 @@
+"""Checks at the door: arrays of finite numbers, one per agent, all of one dimension.
+
+Everything behind these functions may assume clean float arrays, so the mathematics carries no checks of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinfed.errors import InputError
+
+FloatArray = NDArray[np.floating[Any]]
+
+
+def points_array(Z: ArrayLike, who: str, dim: int | None = None) -> FloatArray:
+    """Return `Z` as a finite (n, d) float array; float32 stays float32, a vector becomes one column.
+
+    With `dim` given, d must be equal to it.
+    """
+    try:
+        array = np.asarray(Z)
+        if array.dtype not in (np.float32, np.float64):
+            array = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{who}: the points are not numbers ({error}); encode text columns first") from None
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2:
+        raise InputError(f"{who}: points must be a table of shape (n, d), got shape {array.shape}")
+    if dim is not None and array.shape[1] != dim:
+        raise InputError(f"{who}: points of dimension {dim} are expected, got dimension {array.shape[1]}")
+    if not np.isfinite(array).all():
+        row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
+        raise InputError(f"{who}: row {row} holds NaN or an infinite value; impute or drop it")
+    return array
+
+
+def agents_points(points: Mapping[Any, ArrayLike] | Sequence[ArrayLike]) -> tuple[tuple[str, ...], list[FloatArray]]:
+    """Return the agents' names and their (n_k, d) arrays; every agent has two points or more and the same d."""
+    if isinstance(points, Mapping):
+        names = tuple(str(name) for name in points)
+        arrays = list(points.values())
+    else:
+        arrays = list(points)
+        names = tuple(str(k) for k in range(len(arrays)))
+    if not arrays:
+        raise InputError("there are no agents: give one array of points per agent")
+    checked: list[FloatArray] = []
+    for name, array in zip(names, arrays, strict=True):
+        who = f"agent {name}"
+        clean = points_array(array, who)
+        if len(clean) == 0:
+            raise InputError(f"{who} has no points; leave it out of the federation")
+        if len(clean) == 1:
+            raise InputError(
+                f"{who} has one point, so its covariance is undefined; give it at least two points or leave it out"
+            )
+        if checked and clean.shape[1] != checked[0].shape[1]:
+            raise InputError(
+                f"{who} has points of dimension {clean.shape[1]}, but agent {names[0]} has {checked[0].shape[1]}; "
+                "all agents must share the same columns"
+            )
+        checked.append(clean)
+    return names, checked
+
+
+def target_indices(targets: int | Iterable[int] | None, n_agents: int) -> NDArray[np.int64]:
+    """Return the target indices as an array; `None` means every agent."""
+    if targets is None:
+        return np.arange(n_agents)
+    chosen = [targets] if isinstance(targets, Integral) else list(targets)  # type: ignore[arg-type]
+    for target in chosen:
+        if isinstance(target, bool) or not isinstance(target, Integral):
+            raise InputError(f"target {target!r} is not an agent's index; give integers from 0 to {n_agents - 1}")
+        if not 0 <= int(target) < n_agents:
+            raise InputError(f"target {target} is out of range: there are {n_agents} agents, 0 to {n_agents - 1}")
+    if not chosen:
+        raise InputError("targets is empty; give at least one agent's index, or None for all")
+    return np.array([int(target) for target in chosen], dtype=np.int64)
+
+
+def nonnegative(value: Any, name: str) -> float:
+    """Return `value` as a finite float of at least zero."""
+    number = _real(value, name)
+    if number < 0:
+        raise InputError(f"{name} must not be negative, got {number:g}")
+    return number
+
+
+def positive(value: Any, name: str) -> float:
+    """Return `value` as a finite float above zero."""
+    number = _real(value, name)
+    if number <= 0:
+        raise InputError(f"{name} must be positive, got {number:g}")
+    return number
+
+
+def positive_integer(value: Any, name: str) -> int:
+    """Return `value` as an int of at least one."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+        raise InputError(f"{name} must be a positive whole number, got {value!r}")
+    return int(value)
+
+
+def one_of(value: Any, choices: Iterable[str], name: str) -> str:
+    """Return `value` if it is among `choices`."""
+    valid = list(choices)
+    if value not in valid:
+        raise InputError(f"{name} {value!r} is not known; choose one of {', '.join(valid)}")
+    return str(value)
+
+
+def _real(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not np.isfinite(float(value)):
+        raise InputError(f"{name} must be a finite number, got {value!r}")
+    return float(value)

@@ -1,0 +1,32 @@
+"""Collaboration weights: geometry, objective, solvers and rules.
+
+Reading order is the method's: `geometry` (what is known of the agents), `objective` (the problem), `exponential_gradient`
+and `active_set` (its two solvers), `rules` (all ways to weights), `result` (what comes out).
+"""
+
+from kinfed.weights.geometry import (
+    Geometry,
+    SecondMoments,
+    explicit_geometry,
+    kernel_geometry,
+    moment_geometry,
+    second_moments,
+    sketch_geometry,
+)
+from kinfed.weights.result import Weights
+from kinfed.weights.rules import RULES, Rule, q_aggregation, weigh
+
+__all__ = [
+    "RULES",
+    "Geometry",
+    "Rule",
+    "SecondMoments",
+    "Weights",
+    "explicit_geometry",
+    "kernel_geometry",
+    "moment_geometry",
+    "q_aggregation",
+    "second_moments",
+    "sketch_geometry",
+    "weigh",
+]

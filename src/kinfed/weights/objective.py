@@ -1,0 +1,104 @@
+r"""The quadratic problem behind the weights, for many targets at once.
+
+For target t and w on the simplex the paper minimises
+
+.. math::
+
+    f_t(w) = |\textstyle\sum_k w_k \nu_k - \nu_t|^2 + 2 w_t s_t
+           + \sum_{k \ne t} w_k \Bigl( C_Q \sqrt{q_{tk} / n_t} + C_P \tfrac{M}{n_t} |\nu_k - \nu_t| \Bigr).
+
+**One Gram matrix serves all targets.** Since the weights sum to one, :math:`\sum_k w_k \nu_k - \nu_t = \sum_k (w - e_t)_k
+\nu_k`, so with :math:`b_t` the coefficients that are linear in w,
+
+.. math:: f_t(w) = (w - e_t)' G (w - e_t) + b_t' w, \qquad \nabla f_t(w) = 2 G (w - e_t) + b_t.
+
+The T problems differ in :math:`e_t` and :math:`b_t` alone, and their gradients are the rows of one matrix product. At
+:math:`w = e_t` the quadratic part is zero to the last bit, so learning alone is certified without rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfed.validation import nonnegative
+from kinfed.weights.geometry import Geometry
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class SimplexProblem:
+    r"""Minimise :math:`(w - e_t)' G (w - e_t) + b_t' w` over the simplex, for every target t.
+
+    Attributes
+    ----------
+    gram : array of shape (B, B)
+        G.
+    linear : array of shape (T, B)
+        :math:`b_t`, a row per target.
+    targets : array of shape (T,)
+    """
+
+    gram: Array
+    linear: Array
+    targets: NDArray[np.int64]
+
+    @property
+    def alone(self) -> Array:
+        """f_t(e_t): the value of learning alone, the scale on which gaps are judged."""
+        return self.linear[np.arange(len(self.targets)), self.targets]
+
+    def rows(self, chosen: NDArray[np.int64] | NDArray[np.bool_]) -> SimplexProblem:
+        """The same problem for some of the targets."""
+        return SimplexProblem(self.gram, self.linear[chosen], self.targets[chosen])
+
+
+def default_constants(n_agents: int) -> tuple[float, float]:
+    """The paper's untuned constants (C_Q, C_P), from C_Q^2 = C_P = log B."""
+    log_agents = float(np.log(n_agents))
+    return float(np.sqrt(log_agents)), log_agents
+
+
+def q_aggregation_problem(geometry: Geometry, c_q: float | None = None, c_p: float | None = None) -> SimplexProblem:
+    """The paper's problem (Algorithm 1) with constants C_Q and C_P; both default to `default_constants`."""
+    default_q, default_p = default_constants(len(geometry))
+    c_q = default_q if c_q is None else nonnegative(c_q, "c_q")
+    c_p = default_p if c_p is None else nonnegative(c_p, "c_p")
+    targets = geometry.targets
+    n = geometry.sizes[targets][:, None]
+    linear = c_q * np.sqrt(geometry.directional / n)
+    linear += c_p * geometry.norm_bound / n * np.sqrt(geometry.squared_distances)
+    linear[np.arange(len(targets)), targets] = 2 * geometry.scatter[targets]
+    return SimplexProblem(geometry.gram, linear, targets)
+
+
+def from_target(problem: SimplexProblem, weights: Array) -> Array:
+    """The rows w - e_t."""
+    displacement = weights.copy()
+    displacement[np.arange(len(weights)), problem.targets] -= 1.0
+    return displacement
+
+
+def objective(problem: SimplexProblem, weights: Array) -> Array:
+    """f_t(w) for every row."""
+    displacement = from_target(problem, weights)
+    quadratic = np.einsum("tk,tk->t", displacement @ problem.gram, displacement)
+    return np.asarray(quadratic + np.einsum("tk,tk->t", problem.linear, weights))
+
+
+def gradient(problem: SimplexProblem, weights: Array) -> Array:
+    """The gradients 2 G (w - e_t) + b_t, row by row."""
+    return np.asarray(2 * from_target(problem, weights) @ problem.gram + problem.linear)
+
+
+def duality_gap(gradients: Array, weights: Array) -> Array:
+    r"""The certificate :math:`g' w - \min_k g_k`: no point of the simplex is better than w by more than this.
+
+    By convexity :math:`f(v) \ge f(w) + g'(v - w)` for every v, and the right side is smallest at a vertex.
+    """
+    # Differences first: g'w and min g may share many digits.
+    excess = gradients - gradients.min(axis=1, keepdims=True)
+    return np.asarray(np.einsum("tk,tk->t", excess, weights))
