@@ -13,6 +13,9 @@ from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
 
+# Starting threads and holding BLAS back costs a few milliseconds, in which one core does some 10^7 operations.
+_WORTH_THREADS = 5e7
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -24,10 +27,13 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def map_on_cores(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Results of `function` on every item, in order; the first error is raised."""
+def map_on_cores(function: Callable[[Item], Result], items: Iterable[Item], operations: float) -> list[Result]:
+    """Results of `function` on every item, in order; the first error is raised.
+
+    `operations` is a rough count of arithmetic operations in all: a little work is done before threads have started.
+    """
     work = list(items)
-    workers = min(available_cores(), len(work))
+    workers = min(available_cores(), len(work)) if operations > _WORTH_THREADS else 1
     if workers <= 1:
         return [function(item) for item in work]
     with threadpool_limits(1), ThreadPoolExecutor(workers) as executor:

@@ -104,8 +104,9 @@ def sketch(Z: ArrayLike | Iterable[ArrayLike], features: FeatureMap) -> Sketch:
     for number, batch in enumerate(_batches(Z)):
         points = points_array(batch, f"batch {number}" if number else "points", features.dim)
         rows = block_rows(features)
+        operations = float(len(points)) * features.n_features * (2 * features.dim + 30)
         blocks = [points[start : start + rows] for start in range(0, len(points), rows)]
-        for block_sum, block_squares in map_on_cores(features.totals, blocks):
+        for block_sum, block_squares in map_on_cores(features.totals, blocks, operations):
             total += block_sum
             squares += block_squares
         n += len(points)
@@ -121,10 +122,14 @@ def load_sketch(path: str | os.PathLike[str]) -> Sketch:
     """Read a sketch file and check all it claims; raise `SketchError` naming the file otherwise."""
     source = Path(path)
     try:
-        with np.load(source, allow_pickle=False) as archive:
+        with open(source, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise SketchError(f"{source} is not a sketch: a single array, not an archive")
-            content = {name: archive[name] for name in archive.files}
+                raise SketchError(f"{source} is not a sketch: it holds a single array")
+            with archive:
+                content = {name: archive[name] for name in archive.files}
+    except SketchError:
+        raise
     except FileNotFoundError:
         raise SketchError(f"{source} does not exist") from None
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:

@@ -58,7 +58,9 @@ def exponential_gradient(
     count = len(problem.targets)
     chunks = max(min(count, available_cores()), -(-count // _TARGETS_AT_ONCE))
     parts = map_on_cores(
-        lambda rows: _path(problem.rows(rows), sizes[rows], steps, kept), np.array_split(np.arange(count), chunks)
+        lambda rows: _path(problem.rows(rows), sizes[rows], steps, kept),
+        np.array_split(np.arange(count), chunks),
+        operations=4.0 * steps * problem.linear.size * len(problem.gram),
     )
     path = {step: np.vstack([part[1][i] for part in parts]) for i, step in enumerate(kept)}
     return np.vstack([part[0] for part in parts]), path

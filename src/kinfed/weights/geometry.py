@@ -94,8 +94,10 @@ def explicit_geometry(
     if max(norms) > bound * (1 + 1e-6):
         worst = int(np.argmax(norms))
         raise InputError(f"agent {names[worst]} has a point of norm {norms[worst]:.6g}, above norm_bound {bound:.6g}")
-    means = np.array([array.mean(axis=0, dtype=np.float64) for array in arrays])
-    scatter = np.array([array.var(axis=0, ddof=1, dtype=np.float64).sum() / len(array) for array in arrays])
+    # About its first point, an agent whose points all coincide has its exact mean and exactly no spread.
+    spreads = [array.astype(np.float64) - array[0] for array in arrays]
+    means = np.array([array[0] + spread.mean(axis=0) for array, spread in zip(arrays, spreads, strict=True)])
+    scatter = np.array([spread.var(axis=0, ddof=1).sum() / len(spread) for spread in spreads])
     own = {int(t): arrays[t] for t in chosen}
     return _geometry_of_means(names, means, scatter, [len(array) for array in arrays], own, chosen, bound)
 
@@ -165,7 +167,7 @@ def kernel_geometry(
         centred = own - own.mean(axis=0) - own.mean(axis=1)[:, None] + own.mean()
         return gram_row, trace, _variances(onto_means - gram_row, k), largest_eigenvalue(centred) / (sizes[k] - 1)
 
-    rows = map_on_cores(row, range(len(arrays)))
+    rows = map_on_cores(row, range(len(arrays)), 50.0 * len(pooled) ** 2)
     gram = np.array([gram_row for gram_row, _, _, _ in rows])
     return Geometry(
         gram=_about_the_mean((gram + gram.T) / 2),
@@ -259,7 +261,8 @@ def moment_geometry(
         quadratic = np.einsum("ikd,id->ik", np.tensordot(Z, seconds, axes=([1], [1])), Z)
         return _variances(2 * kernel.offset * Z @ means.T + quadratic, t), operator_norm(Z, kernel)
 
-    rows = map_on_cores(row, chosen.tolist())
+    operations = 2.0 * dim**2 * len(moments) * sum(moments[t].n for t in chosen)
+    rows = map_on_cores(row, chosen.tolist(), operations)
     sizes = np.array([one.n for one in moments], dtype=np.int64)
     return Geometry(
         gram=_polynomial_embedding_products(kernel, means, seconds) - kernel.offset**2,
@@ -288,7 +291,8 @@ def _geometry_of_means(
         spread = own[t].astype(np.float64) - means[t]
         return _variances(spread @ centred.T, t), operator_norm(spread)
 
-    rows = map_on_cores(row, targets.tolist())
+    operations = 2.0 * means.size * sum(len(array) for array in own.values())
+    rows = map_on_cores(row, targets.tolist(), operations)
     return Geometry(
         gram=centred @ centred.T,
         scatter=scatter,
