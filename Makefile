@@ -23,7 +23,7 @@ imports: .venv/.dev
 	$(BIN)/lint-imports --no-logo
 
 unit: .venv/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 format: .venv/.dev
 	$(BIN)/ruff check --fix src tests benchmarks

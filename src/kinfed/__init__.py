@@ -6,10 +6,26 @@ and how much, then trains its own model on the weighted risk.
 
 from importlib.metadata import version as _version
 
+from kinfed.data import (
+    Generated,
+    Preparation,
+    concept_shift,
+    covariate_shift,
+    feature_rotation,
+    label_shift,
+    no_structure,
+    read_federation,
+)
+from kinfed.embedding import Embedding, choose_embedding
 from kinfed.errors import InputError, KinfedError, MissingExtraError, SketchError
+from kinfed.estimators import PersonalizedClassifier, PersonalizedRegressor
+from kinfed.evaluation import PairedComparison, Scores, paired_comparison, score_models
 from kinfed.features import FourierFeatures, PolynomialFeatures, Recipe, features_from_recipe
+from kinfed.federation import Agent, Federation
 from kinfed.kernels import Gaussian, Kernel, Laplace, Matern, Polynomial, median_bandwidth
+from kinfed.learners import LEARNERS, make_learner
 from kinfed.moments import effective_dimension, mmd2, operator_norm, pairwise_mmd2, trace_covariance
+from kinfed.pipeline import Newcomer, Personalization, collaboration_weights, personalize
 from kinfed.sketch import Sketch, load_sketch, sketch
 from kinfed.weights import (
     RULES,
@@ -29,9 +45,14 @@ from kinfed.weights import (
 __version__ = _version("kinfed")
 
 __all__ = [
+    "LEARNERS",
     "RULES",
+    "Agent",
+    "Embedding",
+    "Federation",
     "FourierFeatures",
     "Gaussian",
+    "Generated",
     "Geometry",
     "InputError",
     "Kernel",
@@ -39,25 +60,44 @@ __all__ = [
     "Laplace",
     "Matern",
     "MissingExtraError",
+    "Newcomer",
+    "PairedComparison",
+    "Personalization",
+    "PersonalizedClassifier",
+    "PersonalizedRegressor",
     "Polynomial",
     "PolynomialFeatures",
+    "Preparation",
     "Recipe",
     "Rule",
+    "Scores",
     "SecondMoments",
     "Sketch",
     "SketchError",
     "Weights",
+    "choose_embedding",
+    "collaboration_weights",
+    "concept_shift",
+    "covariate_shift",
     "effective_dimension",
     "explicit_geometry",
+    "feature_rotation",
     "features_from_recipe",
     "kernel_geometry",
+    "label_shift",
     "load_sketch",
+    "make_learner",
     "median_bandwidth",
     "mmd2",
     "moment_geometry",
+    "no_structure",
     "operator_norm",
+    "paired_comparison",
     "pairwise_mmd2",
+    "personalize",
     "q_aggregation",
+    "read_federation",
+    "score_models",
     "second_moments",
     "sketch",
     "sketch_geometry",

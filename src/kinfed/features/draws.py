@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv, ndtri
-from scipy.stats import qmc
 
 from kinfed.errors import InputError
 
@@ -55,6 +54,8 @@ def orthogonal_normals(bits: Bits, count: int, dim: int) -> tuple[NDArray[np.flo
 
 def sobol_normals(bits: Bits, count: int, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Rows of N(0, I_dim) and one uniform beside each from a Sobol sequence scrambled by a random digital shift."""
+    from scipy.stats import qmc  # a second to import, and only this draw needs it
+
     if dim + 1 > qmc.Sobol.MAXDIM:
         raise InputError(f"sampling='sobol' stops at dimension {qmc.Sobol.MAXDIM - 1}, got {dim}; use 'orthogonal'")
     # random_base2 takes powers of two only; the first `count` points of the sequence are what is wanted.

@@ -1,0 +1,1 @@
+"""Timings as ratios, side by side in one run: `python -m benchmarks`."""

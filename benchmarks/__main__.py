@@ -1,0 +1,5 @@
+"""All benchmarks, one after the other."""
+
+from benchmarks import core
+
+core.main()

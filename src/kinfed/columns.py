@@ -1,0 +1,225 @@
+"""Columns that come in: what they hold, and whether they can be used.
+
+Features become float arrays or tables of categories, targets numbers or labels, and every mistake is named with its place.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from pandas.api import types
+
+from kinfed.errors import InputError
+from kinfed.validation import FloatArray
+
+Place = Callable[[int], str]
+"""Says where a row of the input stands, for messages: ``place(3)`` is "agent a, row 3" or "a.csv, row 3"."""
+
+
+def unknown(kind: str, name: object, valid: Iterable[str]) -> InputError:
+    """The error for a name that is not among the valid ones; it offers the nearest."""
+    by_lower_case = {candidate.lower(): candidate for candidate in valid}
+    nearest = difflib.get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=0)
+    return InputError(
+        f"there is no {kind} {name!r}" + (f"; the nearest is {by_lower_case[nearest[0]]!r}" if nearest else "")
+    )
+
+
+def first_repeated(names: Iterable[str]) -> str | None:
+    """The first name that occurs a second time, if any."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def agent_labels(agent: ArrayLike) -> NDArray[Any]:
+    """The agent of every row, as text."""
+    labels = _vector(agent, "agent")
+    missing = np.flatnonzero(labels.isna())
+    if missing.size:
+        raise InputError(f"row {missing[0]} has no agent label; fill it in or drop the row")
+    codes, found = pd.factorize(labels.astype(object))
+    # A table with gaps turns the agents 1, 2 into 1.0, 2.0; their names should not change with that.
+    texts = [str(int(label)) if isinstance(label, float) and label.is_integer() else str(label) for label in found]
+    repeated = first_repeated(texts)
+    if repeated is not None:
+        raise InputError(f"two different agent labels read {repeated!r}, as number and as text; use one type for all")
+    return np.array(texts, dtype=object)[codes]
+
+
+def group_labels(groups: Mapping[Any, Any] | Sequence[Any] | None, names: Sequence[str]) -> tuple[Any, ...] | None:
+    """One label per agent, in the agents' order, from a mapping or a sequence."""
+    if groups is None:
+        return None
+    if not isinstance(groups, Mapping):
+        return tuple(np.asarray(groups).tolist())
+    by_name = {str(name): label for name, label in groups.items()}
+    for name in by_name:
+        if name not in names:
+            raise unknown("agent", name, names)
+    for name in names:
+        if name not in by_name:
+            raise InputError(f"groups has no label for agent {name}; give one per agent")
+    return tuple(by_name[name] for name in names)
+
+
+def feature_columns(
+    X: ArrayLike | pd.DataFrame, columns: Sequence[str] | None, place: Place
+) -> tuple[tuple[str, ...], FloatArray | Any]:
+    """Names of the columns, and X as a float array, or as a table if a column is not numeric."""
+    if not isinstance(X, pd.DataFrame):
+        array = _array(X)
+        names = tuple(f"x{j}" for j in range(array.shape[1])) if columns is None else tuple(map(str, columns))
+        if len(names) != array.shape[1]:
+            raise InputError(f"columns has {len(names)} names, but X has {array.shape[1]} columns")
+        if array.dtype != object:
+            _check_shape(array, names)
+            infinite = np.argwhere(np.isinf(array))
+            if infinite.size:
+                row, column = infinite[0]
+                raise _infinite(place(row), names[column])
+            return names, array
+        X = pd.DataFrame(array, columns=list(names))
+    elif columns is not None:
+        raise InputError("columns names the columns of an array, but X is a table with names of its own; leave it out")
+    names = tuple(str(column) for column in X.columns)
+    _check_shape(X, names)
+    cleaned = {name: _column(X.iloc[:, j], name, place) for j, name in enumerate(names)}
+    if all(isinstance(column, np.ndarray) for column in cleaned.values()):
+        return names, np.column_stack(list(cleaned.values()))
+    return names, pd.DataFrame(cleaned)
+
+
+def _array(X: ArrayLike) -> NDArray[Any]:
+    """X as a two-dimensional array of floats, or of objects."""
+    if hasattr(X, "toarray"):
+        raise InputError("X is a sparse matrix; give a dense array, such as X.toarray()")
+    try:
+        array = np.asarray(X)
+    except ValueError:
+        raise InputError("the rows of X differ in length; every row needs the same columns") from None
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2:
+        raise InputError(f"X must be a table of shape (n, d), got shape {array.shape}; reshape it first")
+    if array.dtype.kind in "fiub":
+        exact = array.dtype == np.float32 or array.dtype.itemsize == 1
+        return array.astype(np.float32 if exact else np.float64, copy=False)
+    if array.dtype != object:
+        raise InputError(f"X is an array of type {array.dtype}; give numbers, or a pandas DataFrame with typed columns")
+    return array
+
+
+def check_names(columns: Iterable[str]) -> None:
+    """Raise if two columns share a name."""
+    repeated = first_repeated(columns)
+    if repeated is not None:
+        raise InputError(f"two columns are named {repeated!r}; every column needs a name of its own")
+
+
+def _check_shape(X: Any, names: tuple[str, ...]) -> None:
+    check_names(names)
+    if 0 in X.shape:
+        raise InputError(f"X has {X.shape[0]} rows and {X.shape[1]} columns; at least one of each is needed")
+
+
+def _column(series: pd.Series[Any], name: str, place: Place) -> Any:
+    """A feature column: a float array if it is numeric, else a series of categories."""
+    kind = column_kind(series)
+    if kind == "numeric":
+        numbers = _numbers(series)
+        infinite = np.flatnonzero(np.isinf(numbers))
+        if infinite.size:
+            raise _infinite(place(int(infinite[0])), name)
+        return numbers
+    if kind == "other":
+        raise InputError(
+            f"column {name!r} holds neither numbers nor text (its type is {series.dtype}); "
+            "turn it into numbers or leave it out"
+        )
+    return series.reset_index(drop=True)
+
+
+def _vector(values: ArrayLike, what: str) -> pd.Series[Any]:
+    """One value per row, as a series; a table of one column will do."""
+    if isinstance(values, pd.Series):
+        return values.reset_index(drop=True)
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
+            array = np.asarray(values, dtype=object)  # else NumPy writes a missing label out as the text "nan"
+    except ValueError:
+        raise InputError(f"{what} must hold one value per row, but its entries differ in length") from None
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(f"{what} must hold one value per row, got shape {array.shape}")
+    return pd.Series(array)
+
+
+def target_values(y: ArrayLike, n: int, place: Place, name: str | None) -> NDArray[Any]:
+    """The target as numbers, booleans or text, without missing values."""
+    what = "y" if name is None else f"target {name!r}"
+    values = _vector(y, what)
+    if len(values) != n:
+        raise InputError(f"{what} has {len(values)} values for {n} rows of X; give one per row")
+    missing = np.flatnonzero(values.isna())
+    if missing.size:
+        raise InputError(f"{place(int(missing[0]))}: {what} is missing; fill it in or drop the row")
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        values = values.astype(values.cat.categories.dtype)
+    kind = column_kind(values)
+    if kind == "numeric":
+        numbers = _numbers(values)
+        infinite = np.flatnonzero(np.isinf(numbers))
+        if infinite.size:
+            raise InputError(f"{place(int(infinite[0]))}: {what} is infinite; correct it or drop the row")
+        whole = types.is_integer_dtype(values.dtype) or types.infer_dtype(values) == "integer"
+        return values.to_numpy(dtype=np.int64) if whole else numbers.astype(np.float64, copy=False)
+    if kind == "boolean":
+        return values.to_numpy(dtype=bool)
+    if kind == "text":
+        return np.array([str(value) for value in values])
+    raise InputError(
+        f"{what} mixes numbers with text; make all of it numbers, or all of it labels"
+        if kind == "mixed"
+        else f"{what} holds neither numbers nor text (its type is {values.dtype}); turn it into one of them"
+    )
+
+
+def column_kind(series: pd.Series[Any]) -> str:
+    """What a column holds: numeric, boolean, text, mixed (several of these) or other."""
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return "text"
+    if types.is_bool_dtype(dtype):
+        return "boolean"
+    if types.is_numeric_dtype(dtype):
+        return "other" if types.is_complex_dtype(dtype) else "numeric"
+    if not types.is_object_dtype(dtype):
+        return "text" if types.is_string_dtype(dtype) else "other"
+    inferred = types.infer_dtype(series, skipna=True)
+    if inferred in ("integer", "floating", "mixed-integer-float", "decimal", "empty"):
+        return "numeric"
+    if inferred in ("boolean", "string"):
+        return "text" if inferred == "string" else "boolean"
+    plain = all(isinstance(value, str | Number | np.bool_) for value in series.dropna())
+    return "mixed" if plain else "other"
+
+
+def _numbers(series: pd.Series[Any]) -> FloatArray:
+    """A numeric column as floats, NaN where it is missing; float32 stays float32."""
+    numbers = series.to_numpy(dtype=np.float32 if series.dtype == np.float32 else np.float64, na_value=np.nan)
+    return np.asarray(numbers)
+
+
+def _infinite(where: str, column: str) -> InputError:
+    return InputError(f"{where}: column {column} is infinite; correct it, or leave the value out as missing")

@@ -1,0 +1,186 @@
+"""From raw tables to numbers: rules fitted on training data, from per-column aggregates alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from kinfed.columns import column_kind, unknown
+from kinfed.data.rules import (
+    CategoryRule,
+    NumericRule,
+    TableSummary,
+    column_of,
+    fit_rule,
+    numeric_values,
+    summarise,
+)
+from kinfed.errors import InputError
+from kinfed.federation import Agent, Federation
+from kinfed.parallel import map_on_cores
+from kinfed.validation import positive_integer
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Rules that turn raw federations into numeric ones.
+
+    Numeric columns have missing values replaced by the mean; columns of categories (text, booleans, pandas categoricals)
+    become a column of zeros and ones per category, missing ones counting as the most frequent; constant columns are left
+    out; then every column is standardised. All of it is fitted on training data, and only counts, means and sums of
+    squares leave an agent for it.
+
+    Attributes
+    ----------
+    source : tuple of str
+        The columns it expects.
+    rules : tuple of NumericRule or CategoryRule
+        One per column that is kept, in the order of `source`.
+    left_out : dict from str to str
+        The columns that are not kept, and why.
+    columns : tuple of str
+        The columns it makes.
+    mean, scale : tuple of float
+        What standardisation takes off and divides by; 0 and 1 without it.
+    standardise : bool
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from kinfed.data import Preparation
+    >>> from kinfed.federation import Federation
+    >>> table = pd.DataFrame({"site": list("aabb"), "age": [50, None, 60, 70], "sex": list("fmff"), "unit": 1})
+    >>> train = Federation.from_frame(table, agent="site")
+    >>> preparation = Preparation.fit(train, standardise=False)
+    >>> preparation.describe()[:2]
+    ['column age: 1 missing value replaced by the mean 60', 'column sex: one-hot encoded as f, m']
+    >>> preparation.transform(train)["a"].X
+    array([[50.,  1.,  0.],
+           [60.,  0.,  1.]])
+    """
+
+    source: tuple[str, ...]
+    rules: tuple[NumericRule | CategoryRule, ...]
+    left_out: dict[str, str]
+    columns: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    standardise: bool
+
+    @classmethod
+    def fit(cls, train: Federation, standardise: bool = True, *, most_categories: int = 100) -> Preparation:
+        """Fit the rules on a training federation.
+
+        Parameters
+        ----------
+        train : Federation
+            Raw or numeric.
+        standardise : bool
+            Give every column mean 0 and variance 1 over the training values of all agents that are not missing.
+        most_categories : int
+            A column of text with more different values than this (names, identifiers, free text) is left out.
+        """
+        tables = [agent.X for agent in train if isinstance(agent.X, pd.DataFrame)]
+        categorical = frozenset(
+            column
+            for j, column in enumerate(train.columns)
+            if any(column_kind(column_of(table, j)) != "numeric" for table in tables)
+        )
+        answers = map_on_cores(lambda agent: summarise(agent, train.columns, categorical), train)
+        by_name = dict(zip(train.names, answers, strict=True))
+        return cls.from_summaries(train.columns, by_name, standardise, most_categories=most_categories)
+
+    @classmethod
+    def from_summaries(
+        cls,
+        columns: Sequence[str],
+        answers: Mapping[str, TableSummary],
+        standardise: bool = True,
+        *,
+        most_categories: int = 100,
+    ) -> Preparation:
+        """Fit the rules from the agents' answers alone (`kinfed.data.summarise`), given by agent name."""
+        most = positive_integer(most_categories, "most_categories")
+        total = sum(answers.values())
+        if not isinstance(total, TableSummary):
+            raise InputError("there are no agents to prepare by; give the answer of at least one")
+        rules: list[NumericRule | CategoryRule] = []
+        left_out: dict[str, str] = {}
+        for j, column in enumerate(columns):
+            rule = fit_rule(j, column, total, answers, most)
+            if isinstance(rule, str):
+                left_out[column] = rule
+            else:
+                rules.append(rule)
+        if not rules:
+            reasons = ", ".join(f"{column} ({reason})" for column, reason in left_out.items())
+            raise InputError(f"no column is left to learn from: {reasons}; give columns that vary in the training data")
+        made = _distinct(name for rule in rules for name in rule.outputs)
+        mean = tuple(value for rule in rules for value in rule.means) if standardise else (0.0,) * len(made)
+        scale = tuple(value for rule in rules for value in rule.scales) if standardise else (1.0,) * len(made)
+        return cls(tuple(columns), tuple(rules), left_out, made, mean, scale, bool(standardise))
+
+    def transform(self, federation: Federation) -> Federation:
+        """The federation with the rules applied: float64 arrays without missing values; y and groups stay."""
+        for column in self.source:
+            if column not in federation.columns:
+                raise unknown("column", column, federation.columns)
+        for column in federation.columns:
+            if column not in self.source:
+                raise InputError(f"column {column!r} was not in the training data; leave it out, or fit again with it")
+        position = {column: j for j, column in enumerate(federation.columns)}
+        encoded = map_on_cores(lambda agent: self._encode(agent, position), federation)
+        agents = tuple(replace(agent, X=X) for agent, X in zip(federation, encoded, strict=True))
+        return replace(federation, agents=agents, columns=self.columns)
+
+    def describe(self) -> list[str]:
+        """One sentence for each thing done, in the order of the columns."""
+        by_column = {rule.column: rule.describe() for rule in self.rules}
+        by_reason: dict[str, list[str]] = {}
+        for column, reason in self.left_out.items():
+            by_reason.setdefault(reason, []).append(column)
+        for reason, columns in by_reason.items():
+            if len(columns) <= 5:
+                by_column |= {column: f"column {column}: {reason}, left out" for column in columns}
+            else:  # an image has hundreds of constant pixels
+                by_column[columns[0]] = f"{len(columns)} columns ({', '.join(columns[:3])}, ...): {reason}, left out"
+        sentences = [sentence for column in self.source if (sentence := by_column.get(column)) is not None]
+        if self.standardise:
+            sentences.append("all columns standardised to mean 0 and variance 1 over the training values of all agents")
+        return sentences
+
+    def _encode(self, agent: Agent, position: Mapping[str, int]) -> NDArray[np.float64]:
+        encoded = np.empty((len(agent), len(self.columns)))
+        numeric: list[NumericRule] = []
+        places: list[int] = []
+        start = 0
+        for rule in self.rules:
+            end = start + len(rule.outputs)
+            if isinstance(rule, CategoryRule):
+                encoded[:, start:end] = rule.encode(column_of(agent.X, position[rule.column]))
+            else:
+                numeric.append(rule)
+                places.append(start)
+            start = end
+        names = [rule.column for rule in numeric]
+        values = numeric_values(agent.X, [position[name] for name in names], names, agent.name)
+        encoded[:, places] = np.where(np.isnan(values), [rule.mean for rule in numeric], values)
+        encoded -= self.mean
+        encoded /= self.scale
+        return encoded
+
+
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, with (2), (3) ... after those taken already: column "a=b" beside category b of column a."""
+    taken: dict[str, None] = {}
+    for name in names:
+        candidate, number = name, 1
+        while candidate in taken:
+            number += 1
+            candidate = f"{name} ({number})"
+        taken[candidate] = None
+    return tuple(taken)

@@ -1,0 +1,318 @@
+"""Agents and federations: who holds which data.
+
+A federation is a tuple of agents that share their columns. It may be raw (tables with text and missing values, on the way
+to `kinfed.data.Preparation`) or numeric (float arrays without missing values, ready for the mathematics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from kinfed.columns import (
+    Place,
+    agent_labels,
+    check_names,
+    feature_columns,
+    first_repeated,
+    group_labels,
+    target_values,
+    unknown,
+)
+from kinfed.errors import InputError
+from kinfed.splitting import derived_seed, held_out
+from kinfed.validation import FloatArray, positive
+
+
+@dataclass(frozen=True, eq=False)
+class Agent:
+    """One agent's data; ``len(agent)`` is its number of points n.
+
+    Attributes
+    ----------
+    name : str
+    X : float array of shape (n, d), or DataFrame
+        A DataFrame only while the data are raw: see `kinfed.data.Preparation`.
+    y : array of shape (n,), or None
+        Numbers, or class labels; None without a target.
+    """
+
+    name: str
+    X: FloatArray | Any
+    y: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r}, {len(self)} points)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Federation:
+    """Agents that share their columns; made by `from_arrays`, `from_frame` or `kinfed.read_federation`.
+
+    Attributes
+    ----------
+    agents : tuple of Agent
+        In their order of first appearance in the data.
+    columns : tuple of str
+        Names of the d features.
+    groups : tuple or None
+        One label per agent where a grouping is known.
+    target : str or None
+        Name of the target column, where it has one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kinfed.federation import Federation
+    >>> X, y = np.arange(12.0).reshape(6, 2), np.arange(6.0)
+    >>> federation = Federation.from_arrays(X, y, ["b", "a", "b", "a", "b", "b"])
+    >>> federation.names, federation.sizes.tolist(), federation["a"].y.tolist()
+    (('b', 'a'), [4, 2], [1.0, 3.0])
+    """
+
+    agents: tuple[Agent, ...]
+    columns: tuple[str, ...]
+    groups: tuple[Any, ...] | None = None
+    target: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.agents:
+            raise InputError("a federation needs at least one agent")
+        repeated = first_repeated(self.names)
+        if repeated is not None:
+            raise InputError(f"two agents are named {repeated!r}; every agent needs a name of its own")
+        first = self.agents[0]
+        for agent in self.agents:
+            if np.ndim(agent.X) != 2 or agent.X.shape[1] != len(self.columns):
+                raise InputError(f"agent {agent.name}: X has shape {np.shape(agent.X)}, not (n, {len(self.columns)})")
+            if isinstance(agent.X, pd.DataFrame) != isinstance(first.X, pd.DataFrame):
+                raise InputError(f"agents {first.name} and {agent.name}: one holds a table and the other an array")
+            if (agent.y is None) != (first.y is None):
+                raise InputError(f"agents {first.name} and {agent.name}: one has a target y and the other has none")
+            if agent.y is not None and np.shape(agent.y) != (len(agent),):
+                raise InputError(f"agent {agent.name}: y has shape {np.shape(agent.y)}, not ({len(agent)},) as X asks for")
+        if self.groups is not None and len(self.groups) != len(self.agents):
+            raise InputError(f"there are {len(self.groups)} group labels for {len(self.agents)} agents; give one per agent")
+
+    @classmethod
+    def from_arrays(
+        cls,
+        X: ArrayLike | pd.DataFrame,
+        y: ArrayLike | None,
+        agent: ArrayLike,
+        *,
+        groups: Mapping[Any, Any] | Sequence[Any] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Federation:
+        """Federation of the rows of `X`, by their agent.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d), or DataFrame
+            NaN means missing. An array becomes float64, save that float32 stays and 8-bit integers become float32; a
+            DataFrame stays a table if a column is not numeric.
+        y : array-like of shape (n,), or None
+            Target: numbers, or class labels as integers, booleans or text.
+        agent : array-like of shape (n,)
+            Label of the agent each row belongs to.
+        groups : mapping from agent to label, or sequence in the agents' order, optional
+        columns : sequence of d str, optional
+            Names of the columns of an array; x0, x1, ... by default.
+        """
+        labels = agent_labels(agent)
+        return assemble(X, y, labels, lambda row: f"agent {labels[row]}, row {row}", groups=groups, columns=columns)
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame, target: str | None = None, agent: str = "agent") -> Federation:
+        """Federation of the rows of a table: column `agent` tells agents apart, `target` is y, the others are X.
+
+        Without `target` there is no y.
+        """
+        columns = [str(column) for column in frame.columns]
+        check_names(columns)
+        for column in (agent, target):
+            if column is not None and column not in columns:
+                raise unknown("column", column, columns)
+        if agent == target:
+            raise InputError(f"column {agent!r} cannot be both the agent and the target")
+        named = frame.set_axis(columns, axis=1)
+        labels = agent_labels(named[agent])
+        return assemble(
+            named.drop(columns=[agent] if target is None else [agent, target]),
+            None if target is None else named[target],
+            labels,
+            lambda row: f"agent {labels[row]}, row {row}",
+            target=target,
+        )
+
+    def __len__(self) -> int:
+        return len(self.agents)
+
+    def __iter__(self) -> Iterator[Agent]:
+        return iter(self.agents)
+
+    def __getitem__(self, key: int | str) -> Agent:
+        if isinstance(key, str):
+            return self.agents[self._index(key)]
+        position: Any = key
+        if isinstance(position, bool) or not isinstance(position, Integral):
+            raise InputError(f"{key!r} is neither an agent's index nor its name; use select(indices) for several agents")
+        if not -len(self) <= key < len(self):
+            raise InputError(f"there is no agent {key}: this federation has {len(self)} agents, 0 to {len(self) - 1}")
+        return self.agents[key]
+
+    def __repr__(self) -> str:
+        target = "no target" if self.target is None and not self.has_target else f"target {self.target or 'y'!r}"
+        return f"Federation({len(self)} agents, {self.sizes.sum()} points, {self.dim} columns, {target})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the agents."""
+        return tuple(agent.name for agent in self.agents)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Numbers of points n_k."""
+        return np.array([len(agent) for agent in self.agents], dtype=np.int64)
+
+    @property
+    def dim(self) -> int:
+        """Number of columns d."""
+        return len(self.columns)
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the agents have a target y."""
+        return self.agents[0].y is not None
+
+    @cached_property
+    def is_numeric(self) -> bool:
+        """Whether every X is a float array without missing values, ready for the mathematics."""
+        return all(
+            isinstance(agent.X, np.ndarray) and agent.X.dtype.kind == "f" and bool(np.isfinite(agent.X).all())
+            for agent in self.agents
+        )
+
+    def select(self, indices: Iterable[int]) -> Federation:
+        """The agents of these indices, in this order."""
+        chosen = list(indices)
+        if not chosen:
+            raise InputError("no agents are selected; give at least one index")
+        groups = self.groups
+        return replace(
+            self,
+            agents=tuple(self[index] for index in chosen),
+            groups=None if groups is None else tuple(groups[index] for index in chosen),
+        )
+
+    def without(self, names: str | Iterable[str]) -> Federation:
+        """The federation without the agents of these names."""
+        left_out = {self._index(name) for name in ([names] if isinstance(names, str) else names)}
+        return self.select(index for index in range(len(self)) if index not in left_out)
+
+    def pooled(self) -> tuple[FloatArray | Any, NDArray[Any] | None, NDArray[np.int64]]:
+        """All rows together: X, y (or None) and the index of each row's agent."""
+        index = np.repeat(np.arange(len(self), dtype=np.int64), self.sizes)
+        y = np.concatenate([agent.y for agent in self.agents if agent.y is not None]) if self.has_target else None
+        if isinstance(self.agents[0].X, pd.DataFrame):
+            return pd.concat([agent.X for agent in self.agents], ignore_index=True), y, index
+        return np.concatenate([agent.X for agent in self.agents]), y, index
+
+    def describe(self) -> pd.DataFrame:
+        """One row per agent: its name, size, share of missing values, group, and what its target looks like."""
+        table: dict[str, Any] = {"agent": list(self.names), "n": self.sizes}
+        table["missing"] = [float(np.mean(pd.isna(agent.X))) if len(agent) else 0.0 for agent in self.agents]
+        if self.groups is not None:
+            table["group"] = list(self.groups)
+        targets = [agent.y for agent in self.agents if agent.y is not None]
+        if targets and all(y.dtype.kind == "f" for y in targets):
+            table["target mean"] = [float(y.mean()) if len(y) else np.nan for y in targets]
+            table["target deviation"] = [float(y.std()) if len(y) else np.nan for y in targets]
+        elif targets:
+            counts = [np.unique(y, return_counts=True) for y in targets]
+            table["classes"] = [len(classes) for classes, _ in counts]
+            table["largest class"] = [classes[count.argmax()] if len(classes) else None for classes, count in counts]
+        return pd.DataFrame(table)
+
+    def split(self, test_size: float = 0.2, seed: int = 0) -> tuple[Federation, Federation]:
+        """Training and test part of every agent.
+
+        Parameters
+        ----------
+        test_size : float
+            Share of each agent's points to test on, between 0 and 1. An agent always keeps a point to train on; one too
+            small to give any to test on stays in the test federation without rows, so that indices line up.
+        seed : int
+            An agent's split depends on the seed, its name and its own data alone, never on who else takes part.
+
+        Returns
+        -------
+        train, test : Federation
+            If y is not floating point its values are classes: each has its share of the test points, rounded down or up,
+            and is rounded so as to keep a point in training where the others' rounding allows.
+        """
+        size = positive(test_size, "test_size")
+        if size >= 1:
+            raise InputError(f"test_size must be a fraction between 0 and 1, such as 0.2, got {test_size!r}")
+        tests = [
+            held_out(len(agent), agent.y, size, np.random.default_rng(derived_seed(seed, "split", agent.name)))
+            for agent in self.agents
+        ]
+        return self._rows([~test for test in tests]), self._rows(tests)
+
+    def _rows(self, masks: Sequence[NDArray[np.bool_]]) -> Federation:
+        agents = []
+        for agent, mask in zip(self.agents, masks, strict=True):
+            X = agent.X[mask].reset_index(drop=True) if isinstance(agent.X, pd.DataFrame) else agent.X[mask]
+            agents.append(Agent(agent.name, X, None if agent.y is None else agent.y[mask]))
+        return replace(self, agents=tuple(agents))
+
+    def _index(self, name: str) -> int:
+        try:
+            return self._indices[name]
+        except KeyError:
+            raise unknown("agent", name, self.names) from None
+
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.names)}
+
+
+def assemble(
+    X: ArrayLike | pd.DataFrame,
+    y: ArrayLike | None,
+    labels: NDArray[Any],
+    place: Place,
+    *,
+    groups: Mapping[Any, Any] | Sequence[Any] | None = None,
+    columns: Sequence[str] | None = None,
+    target: str | None = None,
+) -> Federation:
+    """Check rows that came in together, and hand them to their agents; `place` tells messages where a row came from."""
+    names, features = feature_columns(X, columns, place)
+    n = len(features)
+    if len(labels) != n:
+        raise InputError(f"there are {len(labels)} agent labels for {n} rows of X; give one per row")
+    values = None if y is None else target_values(y, n, place, target)
+    codes, agents = pd.factorize(labels)
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(agents)))
+    features = features.iloc[order] if isinstance(features, pd.DataFrame) else features[order]
+    values = None if values is None else values[order]
+    parts = []
+    for name, start, end in zip(agents, [0, *ends[:-1]], ends, strict=True):
+        part = features[start:end]
+        if isinstance(part, pd.DataFrame):
+            part = part.reset_index(drop=True)
+        parts.append(Agent(str(name), part, None if values is None else values[start:end]))
+    return Federation(tuple(parts), names, group_labels(groups, [part.name for part in parts]), target)

@@ -1,0 +1,87 @@
+r"""What a learner is: something that minimises weighted risks for many targets at once.
+
+Row t of a weight matrix asks for the model that minimises :math:`\sum_k w_{tk} \hat R_k(\theta)`, where :math:`\hat R_k` is
+the mean loss over the points of agent k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from kinfed.federation import Federation
+
+Task = Literal["regression", "classification", "unsupervised"]
+
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(what, done, total)`` while long work goes on."""
+
+
+class Models(Protocol):
+    """One trained model per row of the weight matrix."""
+
+    def __len__(self) -> int: ...
+
+    def predict(self, row: int, X: ArrayLike) -> NDArray[Any]:
+        """Predictions of the model of that row: numbers, or labels for a classifier."""
+        ...
+
+
+class ClassifierModels(Models, Protocol):
+    """Models that also give probabilities."""
+
+    classes: NDArray[Any]
+
+    def predict_proba(self, row: int, X: ArrayLike) -> NDArray[np.float64]:
+        """Probabilities (n, number of classes) in the order of `classes`."""
+        ...
+
+
+class UnsupervisedModels(Models, Protocol):
+    """Models without a target, judged by how well they describe points."""
+
+    def score(self, row: int, X: ArrayLike) -> float:
+        """Mean score per point of the model of that row; higher is better."""
+        ...
+
+
+class Learner(Protocol):
+    """Minimises weighted risks for many targets at once."""
+
+    @property
+    def task(self) -> Task:
+        """What kind of target the learner predicts."""
+        ...
+
+    def fit(
+        self,
+        federation: Federation,
+        weights: NDArray[np.float64],
+        *,
+        targets: NDArray[np.int64] | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+        checkpoint: Path | None = None,
+    ) -> Models:
+        """Train one model per row of `weights` (T, B).
+
+        Parameters
+        ----------
+        federation : Federation
+            Numeric training data of the B agents.
+        weights : array of shape (T, B)
+            Rows on the simplex; an agent of weight zero has no part in that row's model.
+        targets : array of shape (T,), optional
+            The agent each row is for, where a learner uses it (early stopping on the target's own data).
+        seed : int
+            Equal seeds give equal models.
+        progress : callable, optional
+        checkpoint : path, optional
+            A directory: work done is kept there, and a run that was interrupted goes on from it.
+        """
+        ...

@@ -1,0 +1,271 @@
+r"""Any scikit-learn estimator that takes sample weights: regressors, classifiers, clusterers and density estimators.
+
+Target t trains a clone on the rows of all agents with :math:`w_{tk} > 0`; a row of agent k weighs :math:`w_{tk} / n_k`,
+times the effective sample size :math:`1 / \sum_k w_{tk}^2 / n_k`. Constants such as ``alpha`` and ``C``, which estimators
+hold against a sum over rows, so mean what they mean for that many plain rows, and change continuously with the weights.
+An agent alone has rows of weight one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import joblib
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import has_fit_parameter
+
+from kinfed.errors import InputError
+from kinfed.learners.base import Progress, Task
+from kinfed.learners.checkpoint import Checkpoint, Counter, run_digest
+from kinfed.learners.inputs import agents_columns, label_codes, numeric_targets, simplex_rows, unique_rows
+from kinfed.validation import points_array
+
+if TYPE_CHECKING:
+    from kinfed.federation import Federation
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ScikitLearner:
+    """A scikit-learn estimator, trained on each target's weighted rows.
+
+    Parameters
+    ----------
+    estimator : scikit-learn estimator
+        Its ``fit`` must take ``sample_weight``. A pipeline hands the weights to every step that takes them, and its last
+        step must. The estimator itself is never fitted; clones are.
+    n_jobs : int, optional
+        Processes that train targets at the same time, as joblib counts them.
+
+    Notes
+    -----
+    Every ``random_state`` that is not a number is set from the seed, the same for all targets, so that targets differ by
+    their weights alone. A classifier whose rows all have one label is not trained: it predicts that label. Checkpoints are
+    joblib files: reading them runs what they contain, so trust them as you trust the folder.
+
+    Examples
+    --------
+    >>> from sklearn.ensemble import RandomForestRegressor
+    >>> ScikitLearner(RandomForestRegressor(n_estimators=50)).task
+    'regression'
+    """
+
+    estimator: BaseEstimator
+    n_jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.estimator, type) or not all(hasattr(self.estimator, name) for name in ("fit", "get_params")):
+            raise InputError(f"{self.estimator!r} is not a scikit-learn estimator; give an instance, such as Ridge()")
+        if not _weight_parameters(self.estimator):
+            raise InputError(
+                f"{_name(self.estimator)} does not take sample_weight in fit, so it cannot minimise a weighted risk; "
+                "choose an estimator that does"
+            )
+
+    @property
+    def task(self) -> Task:
+        """What the estimator is: a regressor, a classifier, or neither."""
+        if is_regressor(self.estimator):
+            return "regression"
+        return "classification" if is_classifier(self.estimator) else "unsupervised"
+
+    def fit(
+        self,
+        federation: Federation,
+        weights: NDArray[np.float64],
+        *,
+        targets: NDArray[np.int64] | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+        checkpoint: Path | None = None,
+    ) -> ScikitModels | ScikitClassifierModels:
+        """Train one model per row of `weights`; see `Learner.fit`. `targets` only serves to name agents in errors."""
+        columns = agents_columns(federation)
+        classes: NDArray[Any] | None = None
+        outcomes: Sequence[NDArray[Any]] = []
+        if self.task == "regression":
+            outcomes = numeric_targets(federation)
+        elif self.task == "classification":
+            classes, outcomes = label_codes(federation)
+        matrix = simplex_rows(weights, federation.names, [len(table) for table in columns])
+        rows, inverse = unique_rows(matrix)
+        template = _seeded(self.estimator, seed)
+        # Labels are read off the classes, not learned as codes, so estimators see what the user gave them.
+        y = None if not outcomes else np.concatenate(outcomes) if classes is None else classes[np.concatenate(outcomes)]
+        X = np.vstack(columns)
+        sizes = np.array([len(table) for table in columns])
+        digest = ""
+        if checkpoint is not None:
+            settings = {"estimator": joblib.hash(template), "class": _name(template)}
+            digest = run_digest("scikit", settings, [X, sizes, rows, *([] if y is None else [y])])
+        store = Checkpoint(checkpoint, digest)
+        counter = Counter(progress, _name(template), len(rows))
+
+        fitted = {place: stored for place in range(len(rows)) if (stored := store.load_object(place)) is not None}
+        counter.add(len(fitted))
+        waiting = [place for place in range(len(rows)) if place not in fitted]
+        chosen = np.arange(len(matrix)) if targets is None or len(targets) != len(matrix) else targets
+        first = {place: int(np.flatnonzero(inverse == place)[0]) for place in waiting}
+        jobs = (joblib.delayed(_fit_row)(template, X, y, sizes, rows[place]) for place in waiting)
+        results = joblib.Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs)
+        for place, (model, problem) in zip(waiting, results, strict=True):
+            if model is None:
+                who = federation.names[chosen[first[place]]] if len(federation) > chosen[first[place]] else first[place]
+                raise InputError(f"{_name(template)} could not be trained for agent {who}: {problem}")
+            fitted[place] = model
+            store.save_object(place, model)
+            counter.add(1)
+        models = tuple(fitted[place] for place in inverse)
+        dim = X.shape[1]
+        return ScikitModels(models, dim) if classes is None else ScikitClassifierModels(models, dim, classes)
+
+
+@dataclass(frozen=True, eq=False)
+class ScikitModels:
+    """Fitted estimators, one per row of the weight matrix; equal rows share one.
+
+    Attributes
+    ----------
+    estimators : tuple of fitted estimators
+    dim : int
+        Number of columns of x.
+    """
+
+    estimators: tuple[Any, ...]
+    dim: int
+
+    def __len__(self) -> int:
+        return len(self.estimators)
+
+    def predict(self, row: int, X: ArrayLike) -> NDArray[Any]:
+        """Predictions of the model of that row: numbers, labels, or clusters."""
+        return self._ask(row, "predict", X)
+
+    def score(self, row: int, X: ArrayLike) -> float:
+        """Mean score per point of an unsupervised model, higher is better.
+
+        The mean of ``score_samples`` (a log density) where the estimator has it, minus the mean squared distance to the
+        nearest centre for k-means and its kin, else the estimator's own ``score``.
+        """
+        estimator = self.estimators[row]
+        if hasattr(estimator, "score_samples"):
+            return float(np.mean(self._ask(row, "score_samples", X)))
+        total = float(self._ask(row, "score", X))
+        return total / len(np.asarray(X)) if hasattr(_last_step(estimator), "inertia_") else total
+
+    def _ask(self, row: int, method: str, X: ArrayLike) -> Any:
+        estimator = self.estimators[row]
+        if not hasattr(estimator, method):
+            raise InputError(f"{_name(estimator)} has no {method}; choose an estimator that has")
+        return getattr(estimator, method)(np.asarray(points_array(X, method, self.dim), dtype=np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class ScikitClassifierModels(ScikitModels):
+    """Fitted classifiers, one per row of the weight matrix.
+
+    Attributes
+    ----------
+    classes : array of shape (C,)
+        Sorted labels of the whole federation; a label that a model never saw has probability zero.
+    """
+
+    classes: NDArray[Any]
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether the estimator gives probabilities."""
+        return all(hasattr(estimator, "predict_proba") for estimator in self.estimators)
+
+    def predict_proba(self, row: int, X: ArrayLike) -> Array:
+        """Probabilities (n, C) in the order of `classes`."""
+        given = np.asarray(self._ask(row, "predict_proba", X), dtype=np.float64)
+        place = {label: index for index, label in enumerate(self.classes.tolist())}
+        known = [place[label] for label in np.asarray(self.estimators[row].classes_).tolist()]
+        probabilities = np.zeros((len(given), len(self.classes)))
+        probabilities[:, known] = given
+        return probabilities
+
+
+class ConstantClassifier:
+    """What a classifier is that saw one label only."""
+
+    def __init__(self, label: Any, dtype: Any) -> None:
+        self.classes_ = np.empty(1, dtype=dtype)
+        self.classes_[0] = label
+
+    def predict(self, X: Array) -> NDArray[Any]:
+        """The one label, for every point."""
+        return np.repeat(self.classes_, len(X))
+
+    def predict_proba(self, X: Array) -> Array:
+        """Probability one."""
+        return np.ones((len(X), 1))
+
+
+def row_weights(sizes: NDArray[np.int64], weights: Array) -> Array:
+    """Weight of each pooled row: w_k / n_k times the effective sample size, and ones if all rows in use weigh the same."""
+    shares = weights / np.maximum(sizes, 1)
+    used = shares[weights > 0]
+    if used.max() - used.min() <= 1e-12 * used.max():
+        return np.repeat(np.where(weights > 0, 1.0, 0.0), sizes)
+    return np.repeat(shares / (weights @ shares), sizes)
+
+
+def _fit_row(
+    template: BaseEstimator, X: Array, y: NDArray[Any] | None, sizes: NDArray[np.int64], weights: Array
+) -> tuple[Any, str]:
+    """The fitted clone, or None and why it could not be fitted."""
+    sample_weight = row_weights(sizes, weights)
+    kept = sample_weight > 0
+    X, sample_weight = X[kept], sample_weight[kept]
+    y = None if y is None else y[kept]
+    if y is not None and is_classifier(template) and (y == y[0]).all():
+        return ConstantClassifier(y[0], y.dtype), ""
+    estimator = clone(template)
+    try:
+        estimator.fit(X, y, **dict.fromkeys(_weight_parameters(estimator), sample_weight))
+    except (TypeError, ValueError) as error:
+        return None, str(error).split("\n")[0]
+    return estimator, ""
+
+
+def _weight_parameters(estimator: Any) -> tuple[str, ...]:
+    """Names under which ``fit`` takes the sample weights; none if it does not take them."""
+    if isinstance(estimator, Pipeline):
+        steps = [(name, _weight_parameters(step)) for name, step in estimator.steps if step not in (None, "passthrough")]
+        if not steps or not steps[-1][1] or steps[-1][0] != estimator.steps[-1][0]:
+            return ()
+        return tuple(f"{name}__{parameter}" for name, parameters in steps for parameter in parameters)
+    if has_fit_parameter(estimator, "sample_weight"):
+        return ("sample_weight",)
+    # Searches and target transformers hand fit parameters on to the estimator inside.
+    inner = getattr(estimator, "estimator", None) or getattr(estimator, "regressor", None)
+    hands_on = any(one.kind is Parameter.VAR_KEYWORD for one in signature(estimator.fit).parameters.values())
+    return _weight_parameters(inner) if inner is not None and hands_on else ()
+
+
+def _seeded(estimator: BaseEstimator, seed: int) -> Any:
+    """A clone whose random states are numbers drawn from the seed, except where the user set a number."""
+    template = clone(estimator)
+    rng = np.random.default_rng(seed)
+    names = sorted(name for name in template.get_params() if name == "random_state" or name.endswith("__random_state"))
+    drawn = {name: int(rng.integers(2**31 - 1)) for name in names}
+    kept = {name for name, value in template.get_params().items() if isinstance(value, int | np.integer)}
+    return template.set_params(**{name: value for name, value in drawn.items() if name not in kept})
+
+
+def _last_step(estimator: Any) -> Any:
+    return _last_step(estimator.steps[-1][1]) if isinstance(estimator, Pipeline) else estimator
+
+
+def _name(estimator: Any) -> str:
+    return type(_last_step(estimator)).__name__

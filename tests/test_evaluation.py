@@ -1,0 +1,175 @@
+"""Scores per agent, and paired comparisons over agents."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.cluster import KMeans
+from sklearn.metrics import log_loss
+from sklearn.svm import LinearSVC
+
+from kinfed.errors import InputError
+from kinfed.evaluation import bootstrap_interval, paired_comparison, score_models, worst_decile
+from kinfed.federation import Agent, Federation
+from kinfed.learners import Logistic, Ridge, ScikitLearner
+
+
+def make_federation(n_agents=6, size=15, labels=None, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_agents * size, 3))
+    y = X @ [1.0, -1.0, 0.5] + rng.normal(size=len(X))
+    if labels is not None:
+        y = np.asarray(labels)[np.digitize(y, [-0.7, 0.7])]
+    return Federation.from_arrays(X, y, np.repeat([f"site {k}" for k in range(n_agents)], size))
+
+
+def without_points(federation, k):
+    agents = list(federation.agents)
+    agents[k] = Agent(agents[k].name, agents[k].X[:0], agents[k].y[:0])
+    return Federation(tuple(agents), federation.columns)
+
+
+def test_regression_scores():
+    train, test = make_federation(), without_points(make_federation(seed=1), 2)
+    models = Ridge().fit(train, np.eye(6))
+    scores = score_models(models, test, "regression")
+    for k in (0, 1, 3, 4, 5):
+        assert scores["mean squared error"][k] == pytest.approx(np.mean((models.predict(k, test[k].X) - test[k].y) ** 2))
+    assert np.isnan(scores["mean squared error"][2])
+    assert scores.sizes.tolist() == [15, 15, 0, 15, 15, 15]
+    assert scores.mean() == pytest.approx(np.nanmean(scores[scores.metric]))
+    assert scores.to_frame().loc["site 1", "mean squared error"] == scores["mean squared error"][1]
+    assert str(scores).startswith("6 agents: mean mean squared error ")
+
+
+def test_classification_scores():
+    train, test = (make_federation(labels=["low", "mid", "top"], seed=seed) for seed in (0, 1))
+    models = Logistic().fit(train, np.full((6, 6), 1 / 6))
+    scores = score_models(models, test, "classification")
+    for k, agent in enumerate(test):
+        probabilities = models.predict_proba(k, agent.X)
+        assert scores["accuracy"][k] == pytest.approx(np.mean(models.predict(k, agent.X) == agent.y))
+        assert scores["log loss"][k] == pytest.approx(log_loss(agent.y, probabilities, labels=models.classes))
+    assert scores.metric == "accuracy"
+    with pytest.raises(InputError, match="metric 'auc' is not known"):
+        scores["auc"]
+
+
+def test_classes_never_seen_cost_much_but_not_everything():
+    X = np.arange(8.0)[:, None]
+    train = Federation.from_arrays(X, ["a", "b"] * 4, np.repeat([0, 1], 4))
+    test = Federation.from_arrays(X, ["a", "new"] * 4, np.repeat([0, 1], 4))
+    scores = score_models(Logistic().fit(train, np.eye(2)), test, "classification")
+    assert np.isfinite(scores["log loss"]).all()
+    assert (scores["log loss"] > 6.9).all()
+    assert (scores["accuracy"] <= 0.5).all()
+
+
+def test_models_without_probabilities_have_an_accuracy():
+    train = make_federation(labels=[0, 1, 2])
+    scores = score_models(ScikitLearner(LinearSVC()).fit(train, np.eye(6)), train, "classification")
+    assert (scores["accuracy"] > 0.5).all()
+    assert np.isnan(scores["log loss"]).all()
+    assert "log loss" not in str(scores)
+
+
+def test_unsupervised_scores():
+    train = make_federation()
+    models = ScikitLearner(KMeans(2, n_init=1)).fit(train, np.eye(6))
+    scores = score_models(models, train, "unsupervised")
+    assert scores["score"].tolist() == [models.score(k, train[k].X) for k in range(6)]
+    with pytest.raises(InputError, match="RidgeModels has no score"):
+        score_models(Ridge().fit(train, np.eye(6)), train, "unsupervised")
+
+
+def test_models_of_some_targets():
+    train = make_federation()
+    models = Ridge().fit(train, np.eye(6)[[4, 1]])
+    scores = score_models(models, train, "regression", targets=[4, 1])
+    assert scores.names == ("site 4", "site 1")
+    with pytest.raises(InputError, match="2 models for 6 agents"):
+        score_models(models, train, "regression")
+    with pytest.raises(InputError, match="task 'ranking' is not known"):
+        score_models(models, train, "ranking", targets=[4, 1])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    n_agents=st.integers(2, 40),
+    missing=st.integers(0, 3),
+    higher=st.booleans(),
+    seed=st.integers(0, 10_000),
+)
+def test_comparisons_are_paired_and_antisymmetric(n_agents, missing, higher, seed):
+    rng = np.random.default_rng(seed)
+    first, second = rng.normal(size=(2, n_agents + missing))
+    first[: n_agents // 2] = second[: n_agents // 2]
+    first[n_agents:] = np.nan
+    one = paired_comparison(first, second, higher_is_better=higher)
+    two = paired_comparison(second, first, higher_is_better=higher)
+    assert one.n_agents == n_agents
+    assert one.better + one.equal + one.worse == pytest.approx(1)
+    assert one.equal == pytest.approx((n_agents // 2) / n_agents)
+    assert (one.better, one.worse) == (two.worse, two.better)
+    assert one.difference == pytest.approx(-two.difference)
+    assert one.interval == pytest.approx((-two.interval[1], -two.interval[0]), abs=0.1 * np.ptp(one.interval))
+    assert one.interval[0] <= one.difference <= one.interval[1]
+    better = (first[:n_agents] > second[:n_agents]) if higher else (first[:n_agents] < second[:n_agents])
+    assert one.better == pytest.approx(better.mean())
+    opposite = paired_comparison(first, second, higher_is_better=not higher)
+    assert (opposite.better, opposite.worse) == (one.worse, one.better)
+
+
+def test_interval_agrees_with_scipy():
+    rng = np.random.default_rng(0)
+    for sample in (rng.normal(size=50), rng.exponential(size=30), rng.lognormal(size=200)):
+        expected = stats.bootstrap((sample,), np.mean, n_resamples=10_000, method="BCa", rng=np.random.default_rng(1))
+        found = bootstrap_interval(sample, seed=2)
+        width = np.ptp(expected.confidence_interval)
+        np.testing.assert_allclose(found, expected.confidence_interval, atol=0.05 * width)
+
+
+def test_interval_covers_the_mean_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    covered = [low <= 0.3 <= high for low, high in (bootstrap_interval(rng.normal(0.3, size=30)) for _ in range(200))]
+    assert 0.88 <= np.mean(covered) <= 0.99
+
+
+def test_degenerate_comparisons():
+    same = paired_comparison([1.0, 2.0], [1.0, 2.0], higher_is_better=True)
+    assert (same.difference, same.interval, same.equal, same.verdict) == (0.0, (0.0, 0.0), 1.0, "undecided")
+    single = paired_comparison([1.0], [2.0], higher_is_better=False)
+    assert np.isnan(single.interval).all()
+    assert single.verdict == "undecided"
+    shifted = paired_comparison([1.0, 2.0, 3.0], [2.0, 3.0, 4.0], higher_is_better=False)
+    assert shifted.interval == pytest.approx((-1.0, -1.0))
+    assert shifted.verdict == "better"
+    rounding = paired_comparison([0.1 + 0.2, 1.0], [0.3, 2.0], higher_is_better=True)
+    assert rounding.equal == 0.5
+    with pytest.raises(InputError, match="nothing to compare"):
+        paired_comparison([np.nan], [1.0], higher_is_better=True)
+    with pytest.raises(InputError, match="one value per agent"):
+        paired_comparison([1.0, 2.0], [1.0], higher_is_better=True)
+    with pytest.raises(InputError, match="level"):
+        paired_comparison([1.0], [1.0], higher_is_better=True, level=95)
+
+
+def test_worst_decile_depends_on_the_direction():
+    values = np.arange(11.0)
+    assert worst_decile(values, higher_is_better=False) == 9.0
+    assert worst_decile([*values, np.nan], higher_is_better=True) == 1.0
+    assert np.isnan(worst_decile([np.nan], higher_is_better=True))
+
+
+def test_a_comparison_reads_as_a_sentence():
+    rng = np.random.default_rng(0)
+    alone = rng.gamma(4, size=1000)
+    text = str(
+        paired_comparison(
+            0.8 * alone, alone, higher_is_better=False, metric="mean squared error", first_name="kin", second_name="local"
+        )
+    )
+    assert "mean squared error (lower is better) over 1000 agents: kin " in text
+    assert "better for 100% of the agents" in text
+    assert ": better;" in text
