@@ -21,13 +21,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinfed.errors import InputError, SketchError
-from kinfed.features import RECIPE_VERSION, FeatureMap, Recipe, block_rows
+from kinfed.features import RECIPE_VERSION, FeatureMap, Recipe
 from kinfed.parallel import map_on_cores
 from kinfed.validation import points_array
 
 SKETCH_FORMAT = "kinfed-sketch"
 SKETCH_VERSION = 1
 
+_PARTS = 64
 # A mean of features may pass its bound by rounding alone, but by no more than this share of it.
 _BOUND_SLACK = 1e-6
 
@@ -102,10 +103,11 @@ def sketch(Z: ArrayLike | Iterable[ArrayLike], features: FeatureMap) -> Sketch:
     total, squares, n = np.zeros(features.n_features), 0.0, 0
     for number, batch in enumerate(_batches(Z)):
         points = points_array(batch, f"batch {number}" if number else "points", features.dim)
-        rows = block_rows(features)
         operations = float(len(points)) * features.n_features * (2 * features.dim + 30)
-        blocks = [points[start : start + rows] for start in range(0, len(points), rows)]
-        for block_sum, block_squares in map_on_cores(features.totals, blocks, operations):
+        # Several parts for each core, so that none is idle while another finishes; their number must not depend on the
+        # machine, or the order of additions and with it the last digit of the sums would.
+        parts = np.array_split(points, _PARTS) if len(points) > _PARTS else [points]
+        for block_sum, block_squares in map_on_cores(features.totals, parts, operations):
             total += block_sum
             squares += block_squares
         n += len(points)

@@ -6,7 +6,7 @@
 
 from kinfed.features.fourier import SAMPLINGS, FourierFeatures
 from kinfed.features.polynomial import PolynomialFeatures
-from kinfed.features.recipe import RECIPE_VERSION, FeatureMap, Recipe, block_rows, features_from_recipe
+from kinfed.features.recipe import RECIPE_VERSION, FeatureMap, Recipe, features_from_recipe
 
 __all__ = [
     "RECIPE_VERSION",
@@ -15,6 +15,5 @@ __all__ = [
     "FourierFeatures",
     "PolynomialFeatures",
     "Recipe",
-    "block_rows",
     "features_from_recipe",
 ]

@@ -30,15 +30,15 @@ _DOUBLE = (
 _SINGLE = (6.2831854820251465, -41.34168243408203, 81.60247802734375, -76.58116912841797, 39.75982666015625)
 
 
-def cosine_of_turns(turns: FloatArray, work: FloatArray) -> None:
-    """Overwrite `turns` u with cos(2 pi u); `work` has the same shape and type and is overwritten too."""
+def cosine_of_turns(turns: FloatArray, work: FloatArray, square: FloatArray) -> None:
+    """Overwrite `turns` u with cos(2 pi u); `work` and `square` have its shape and type and are overwritten too."""
     kind: type[Any] = turns.dtype.type
     coefficients = _SINGLE if kind is np.float32 else _DOUBLE
     np.rint(turns, out=work)
     np.subtract(turns, work, out=turns)
     np.abs(turns, out=turns)
     np.subtract(kind(0.25), turns, out=turns)
-    square = turns * turns
+    np.multiply(turns, turns, out=square)
     np.multiply(square, kind(coefficients[-1]), out=work)
     for coefficient in coefficients[-2:0:-1]:
         np.add(work, kind(coefficient), out=work)

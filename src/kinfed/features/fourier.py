@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from kinfed.errors import InputError
 from kinfed.features.cosine import cosine_of_turns
 from kinfed.features.draws import Bits, iid_normals, orthogonal_normals, sobol_normals
-from kinfed.features.recipe import Recipe, block_rows, kernel_parameters
+from kinfed.features.recipe import Recipe, kernel_parameters
 from kinfed.kernels import Gaussian, Laplace, Matern
 from kinfed.validation import FloatArray, one_of, points_array, positive_integer
 
@@ -22,6 +23,8 @@ SAMPLINGS = (*_DRAWS, "auto")
 
 # Up to this dimension a scrambled Sobol sequence had the smaller error at equal D, above it orthogonal blocks.
 _SOBOL_UP_TO = 8
+# Size of the blocks evaluated at once: enough rows for an efficient product, few enough to stay near the core.
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -117,32 +120,51 @@ class FourierFeatures:
         """Features (n, D) of the rows of `Z`, in the precision of `Z`."""
         points = points_array(Z, "features", self.dim)
         out = np.empty((len(points), self.n_features), dtype=points.dtype)
-        rows = block_rows(self)
-        for start in range(0, len(points), rows):
-            self._cosines(points[start : start + rows], out[start : start + rows])
+        evaluate = _BlockEvaluation(self, points.dtype)
+        for start in range(0, len(points), evaluate.rows):
+            evaluate(points[start : start + evaluate.rows], out[start : start + evaluate.rows])
         out *= self.recipe.coordinate_bound
         return out
 
-    def totals(self, block: FloatArray) -> tuple[NDArray[np.float64], float]:
-        """Sums in float64 over the rows of a checked block: of Phi(z), and of |Phi(z)|^2."""
-        cosines = np.empty((len(block), self.n_features), dtype=block.dtype)
-        self._cosines(block, cosines)
+    def totals(self, points: FloatArray) -> tuple[NDArray[np.float64], float]:
+        """Sums in float64 over checked points: of Phi(z), and of |Phi(z)|^2."""
+        total, squares = np.zeros(self.n_features), 0.0
+        evaluate = _BlockEvaluation(self, points.dtype)
+        cosines = np.empty((evaluate.rows, self.n_features), dtype=points.dtype)
+        for start in range(0, len(points), evaluate.rows):
+            block = points[start : start + evaluate.rows]
+            evaluate(block, cosines[: len(block)])
+            total += cosines[: len(block)].sum(axis=0, dtype=np.float64)
+            if self.sampling == "iid":
+                squares += float(np.einsum("ij,ij->i", cosines[: len(block)], cosines[: len(block)]).sum(dtype=np.float64))
         amplitude = self.recipe.coordinate_bound
-        squares = (
-            amplitude**2 * float(np.einsum("ij,ij->i", cosines, cosines).sum(dtype=np.float64))
-            if self.sampling == "iid"
-            else float(len(block))
-        )
-        return amplitude * cosines.sum(axis=0, dtype=np.float64), squares
+        return amplitude * total, amplitude**2 * squares if self.sampling == "iid" else float(len(points))
 
-    def _cosines(self, points: FloatArray, out: FloatArray) -> None:
-        # Angles in turns, so that the cosine needs no reduction by multiples of pi.
-        kind = points.dtype
-        turns = points @ (self.frequencies / (2 * math.pi)).astype(kind)
-        if self.sampling == "iid":
-            np.add(turns, (self.phases / (2 * math.pi)).astype(kind), out=out)
-        else:
+
+class _BlockEvaluation:
+    """Cosines of blocks of points, in buffers that are used again: allocation would cost as much as arithmetic.
+
+    Angles are in turns, so that the cosine needs no reduction by multiples of pi, and a coordinate 1 beside every point
+    makes the phases part of the matrix product.
+    """
+
+    def __init__(self, features: FourierFeatures, kind: np.dtype[Any]) -> None:
+        self.rows = max(1, _BLOCK_BYTES // (kind.itemsize * features.n_features))
+        self._paired = features.sampling != "iid"
+        self._frequencies = (np.vstack([features.frequencies, features.phases]) / (2 * math.pi)).astype(kind)
+        self._points = np.ones((self.rows, features.dim + 1), dtype=kind)
+        self._turns = np.empty((self.rows, self._frequencies.shape[1]), dtype=kind)
+        self._work = np.empty((2, self.rows, features.n_features), dtype=kind)
+
+    def __call__(self, points: FloatArray, out: FloatArray) -> None:
+        """Write the cosines (and sines) of at most `rows` points into `out`."""
+        count = len(points)
+        self._points[:count, :-1] = points
+        if self._paired:
+            turns = np.matmul(self._points[:count], self._frequencies, out=self._turns[:count])
             half = turns.shape[1]
             out[:, :half] = turns
-            np.subtract(turns, kind.type(0.25), out=out[:, half:])
-        cosine_of_turns(out, np.empty_like(out))
+            np.subtract(turns, turns.dtype.type(0.25), out=out[:, half:])
+        else:
+            np.matmul(self._points[:count], self._frequencies, out=out)
+        cosine_of_turns(out, self._work[0, :count], self._work[1, :count])

@@ -16,9 +16,6 @@ from kinfed.validation import FloatArray
 
 RECIPE_VERSION = 1
 
-# Entries of a block of features evaluated at once: with its work space it stays in the cache of one core.
-_BLOCK_ENTRIES = 1 << 17
-
 _KERNELS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Gaussian, Laplace, Matern, Polynomial)}
 
 
@@ -50,8 +47,8 @@ class FeatureMap(Protocol):
         """Features (n, D) of the rows of `Z`."""
         ...
 
-    def totals(self, block: FloatArray) -> tuple[NDArray[np.float64], float]:
-        """Sums in float64 over the rows of a checked block: of Phi(z), and of |Phi(z)|^2."""
+    def totals(self, points: FloatArray) -> tuple[NDArray[np.float64], float]:
+        """Sums in float64 over checked points, in bounded memory: of Phi(z), and of |Phi(z)|^2."""
         ...
 
 
@@ -123,11 +120,6 @@ class Recipe:
             for field in fields(self)
             if getattr(self, field.name) != getattr(other, field.name)
         )
-
-
-def block_rows(features: FeatureMap) -> int:
-    """How many points are best evaluated at once."""
-    return max(1, _BLOCK_ENTRIES // features.n_features)
 
 
 def kernel_parameters(kernel: Kernel) -> tuple[str, dict[str, Any]]:

@@ -81,13 +81,11 @@ def shifted_operator_norms(gram: Array) -> Array:
     top = eigenvalues[-1]
     strengths = len(gram) * eigenvalues * vectors**2
     # The root lies between lambda_max and lambda_max + B |nu_t|^2; bisect on the excess over lambda_max.
-    low, high = np.zeros(len(gram)), strengths.sum(axis=1)
+    low, high = np.zeros(len(gram)), np.maximum(strengths.sum(axis=1), 1e-300)
     distances = top - eigenvalues
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            total = np.nansum(strengths / (distances + middle[:, None]), axis=1)
-        below = total > 1
+        below = (strengths / (distances + middle[:, None])).sum(axis=1) > 1
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     return np.asarray(top + high)
 
