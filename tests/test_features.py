@@ -18,34 +18,84 @@ KERNELS = [
 ]
 SAMPLINGS = ["iid", "orthogonal", "sobol"]
 
-# Features of z = (0.3, -1.2, 0.7) under Gaussian(0.9), D = 6, seed 7: a change here means that sites with different
-# versions of kinfed would no longer understand each other, so RECIPE_VERSION must change too.
+# Features of z = (0.3, -1.2, 0.7), D = 6, seed 7: a change here means that sites with different versions of kinfed would
+# no longer understand each other, so RECIPE_VERSION must change too.
+# fmt: off
 PINNED = {
-    "iid": [
-        0.415300356317173,
-        -0.081129039846263,
-        0.042929684284168,
-        0.548649103871586,
-        -0.408320954744709,
-        0.525561418596557,
+    (kinfed.Gaussian(bandwidth=0.9), "iid"): [
+        0.4153003563172,
+        -0.0811290398463,
+        0.0429296842842,
+        0.5486491038716,
+        -0.4083209547447,
+        0.5255614185966,
     ],
-    "orthogonal": [
-        0.510989509128435,
-        0.16692237900465,
-        0.159466503420815,
-        -0.26874347414219,
-        0.552693633689372,
-        -0.554890770891058,
+    (kinfed.Gaussian(bandwidth=0.9), "orthogonal"): [
+        0.5109895091284,
+        0.1669223790046,
+        0.1594665034208,
+        -0.2687434741422,
+        0.5526936336894,
+        -0.5548907708911,
     ],
-    "sobol": [
-        0.315744224859679,
-        0.506893308017562,
-        0.48923556361184,
-        -0.483362098018756,
-        -0.276391945650277,
-        -0.306564669573548,
+    (kinfed.Gaussian(bandwidth=0.9), "sobol"): [
+        0.3157442248597,
+        0.5068933080176,
+        0.4892355636118,
+        -0.4833620980188,
+        -0.2763919456503,
+        -0.3065646695735,
+    ],
+    (kinfed.Laplace(bandwidth=0.9), "iid"): [
+        -0.523813296864,
+        0.4711291390265,
+        0.4890805523794,
+        0.5587339444438,
+        -0.4293963456491,
+        -0.2621155299415,
+    ],
+    (kinfed.Laplace(bandwidth=0.9), "orthogonal"): [
+        -0.3655680194679,
+        -0.201060333159,
+        -0.394047002879,
+        -0.4468706261052,
+        0.541209826004,
+        -0.4219719100313,
+    ],
+    (kinfed.Laplace(bandwidth=0.9), "sobol"): [
+        -0.564683116494,
+        0.3025186020297,
+        0.42643795124,
+        -0.1202759796464,
+        -0.491747728779,
+        -0.3892094642678,
+    ],
+    (kinfed.Matern(bandwidth=0.9, nu=1.5), "iid"): [
+        0.4211505158105,
+        -0.4074791973967,
+        0.4986495193706,
+        0.5720688465868,
+        -0.4082719369604,
+        0.3400043137961,
+    ],
+    (kinfed.Matern(bandwidth=0.9, nu=1.5), "orthogonal"): [
+        0.4203609741386,
+        0.0222072937999,
+        0.0717093402571,
+        -0.3957650625744,
+        0.5769230186389,
+        -0.5728796591373,
+    ],
+    (kinfed.Matern(bandwidth=0.9, nu=1.5), "sobol"): [
+        -0.0350253156434,
+        0.5226057616464,
+        0.4602106882636,
+        -0.5762868735252,
+        -0.2453906094928,
+        -0.3486250933901,
     ],
 }
+# fmt: on
 
 
 @given(turns=arrays(np.float64, 50, elements=st.floats(-1e6, 1e6)))
@@ -58,10 +108,10 @@ def test_cosine_of_turns_is_the_cosine(turns):
         np.testing.assert_allclose(values, exact, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_features_are_pinned(sampling):
-    features = kinfed.FourierFeatures(kinfed.Gaussian(0.9), n_features=6, dim=3, seed=7, sampling=sampling)
-    np.testing.assert_allclose(features([[0.3, -1.2, 0.7]])[0], PINNED[sampling], rtol=0, atol=1e-12)
+@pytest.mark.parametrize("kernel, sampling", PINNED, ids=str)
+def test_features_are_pinned(kernel, sampling):
+    features = kinfed.FourierFeatures(kernel, n_features=6, dim=3, seed=7, sampling=sampling)
+    np.testing.assert_allclose(features([[0.3, -1.2, 0.7]])[0], PINNED[kernel, sampling], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -104,6 +154,14 @@ def test_norms_keep_their_bound(Z, seed):
         else:
             assert features.norm_bound == 1.0
             np.testing.assert_allclose(norms, 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_single_precision_keeps_the_bound_however_far_the_points(sampling):
+    features = kinfed.FourierFeatures(kinfed.Laplace(1.0), n_features=60, dim=4, sampling=sampling)
+    for size in (1.0, 1e4, 1.7e9):
+        sketch = kinfed.sketch(np.full((4, 4), size, dtype=np.float32), features)
+        assert np.linalg.norm(sketch.mean) <= features.norm_bound * (1 + 1e-6)
 
 
 def test_orthogonal_frequencies_are_orthogonal_within_blocks():

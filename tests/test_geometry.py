@@ -1,5 +1,7 @@
 """Four ways to the same geometry, and through it to the same weights."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -76,6 +78,51 @@ def test_geometry_is_what_its_symbols_say(raw):
             assert geometry.squared_distances[t, k] == pytest.approx(direction @ direction, abs=1e-14)
 
 
+def test_agents_without_spread_have_exactly_none_in_every_form(raw):
+    kernel = kinfed.Polynomial(2, 1.0)
+    features = kinfed.PolynomialFeatures(kernel, dim=3)
+    flat = [np.repeat(Z[:1], len(Z), axis=0) if k % 2 else Z for k, Z in enumerate(raw)]
+    own = dict(enumerate(flat))
+    for geometry in (
+        kinfed.explicit_geometry([features(Z) for Z in flat]),
+        kinfed.kernel_geometry(flat, kernel),
+        kinfed.moment_geometry([kinfed.second_moments(Z, kernel) for Z in flat], own, kernel),
+        kinfed.sketch_geometry([kinfed.sketch(Z, features) for Z in flat], own, norm_bound=50.0),
+    ):
+        assert (geometry.scatter[1::2] == 0).all()
+        assert (geometry.scatter[::2] > 0).all()
+        assert (geometry.effective_dimensions >= 1).all()
+        weights = kinfed.weigh(geometry, "q-aggregation-exact")
+        assert (weights.gap <= 1e-10 * np.where(geometry.scatter > 0, geometry.scatter, 1e-4)).all()
+
+
+def test_twins_are_at_distance_zero_in_every_form(raw):
+    kernel = kinfed.Polynomial(2, 1.0)
+    features = kinfed.PolynomialFeatures(kernel, dim=3)
+    twins = [*raw, raw[0][::-1]]
+    own = dict(enumerate(twins))
+    objectives = []
+    for geometry in (
+        kinfed.explicit_geometry([features(Z) for Z in twins]),
+        kinfed.kernel_geometry(twins, kernel),
+        kinfed.moment_geometry([kinfed.second_moments(Z, kernel) for Z in twins], own, kernel),
+    ):
+        assert np.sqrt(geometry.squared_distances[0, 6]) < 1e-12
+        objectives.append(kinfed.weigh(geometry, "q-aggregation-exact").objective / geometry.scatter)
+    np.testing.assert_allclose(objectives[1], objectives[0], atol=1e-8)
+    np.testing.assert_allclose(objectives[2], objectives[0], atol=1e-8)
+
+
+@pytest.mark.parametrize("kernel, shift", [(kinfed.Gaussian(1e5), 0.0), (kinfed.Polynomial(), 1e4)])
+def test_a_gram_matrix_that_rounding_made_indefinite_is_mended(kernel, shift):
+    rng = np.random.default_rng(0)
+    points = [rng.standard_normal((6, 3)) + shift for _ in range(40)]
+    geometry = kinfed.kernel_geometry(points, kernel)
+    assert np.linalg.eigvalsh(geometry.gram)[0] > -1e-12 * np.abs(geometry.gram).max()
+    weights = kinfed.weigh(geometry, "q-aggregation-exact", c_q=0.0, c_p=0.0)
+    assert not any("last round" in reason for reason in weights.stop)
+
+
 def test_a_common_shift_changes_nothing(raw):
     near, far = kinfed.explicit_geometry(raw), kinfed.explicit_geometry([Z + 1e5 for Z in raw])
     np.testing.assert_allclose(near.gram, far.gram, atol=1e-9)
@@ -103,7 +150,7 @@ def spoiled(raw, agent, array):
         (lambda raw: {"points": spoiled(raw, 1, np.full((4, 3), np.nan))}, "agent 1: row 0 holds NaN"),
         (lambda raw: {"points": spoiled(raw, 1, np.array([[1, 2, 3], [0, np.inf, 0]]))}, "agent 1: row 1"),
         (lambda raw: {"points": spoiled(raw, 4, np.zeros((5, 4)))}, "agent 4 has points of dimension 4"),
-        (lambda raw: {"points": {"oslo": raw[0], "rome": [["x"]]}}, "agent rome: the points are not numbers"),
+        (lambda raw: {"points": {"oslo": raw[0], "rome": [["x"]]}}, "agent rome: the points are not a table of numbers"),
         (lambda raw: {"c_q": -1.0}, "c_q must not be negative"),
         (lambda raw: {"c_p": -0.1}, "c_p must not be negative"),
         (lambda raw: {"c_q": np.nan}, "c_q must be a finite number"),
@@ -117,6 +164,17 @@ def spoiled(raw, agent, array):
         (lambda raw: {"norm_bound": 0.01}, "above norm_bound"),
         (lambda raw: {"norm_bound": -1.0}, "norm_bound must be positive"),
         (lambda raw: {"kernel": kinfed.Gaussian([1.0, 2.0])}, "2 bandwidths"),
+        (lambda raw: {"kernel": "gaussian"}, "kernel must be a kernel"),
+        (lambda raw: {"kernel": kinfed.Gaussian}, "kernel must be a kernel"),
+        (lambda raw: {"kernel": kinfed.Gaussian(1.0), "norm_bound": 0.1}, "above norm_bound"),
+        (lambda raw: {"points": None}, "one table per agent, got NoneType"),
+        (lambda raw: {"points": np.zeros((5, 3))}, "split it by agent"),
+        (lambda raw: {"points": [np.zeros((3, 0))]}, "agent 0: the points have no columns"),
+        (lambda raw: {"points": [1j * raw[0]]}, "they are complex"),
+        (lambda raw: {"points": [1e200 * Z for Z in raw]}, "agent 0 has values beyond 1e\\+100; rescale"),
+        (lambda raw: {"targets": 0.0}, "target 0.0 is not an agent's index"),
+        (lambda raw: {"step_scale": 1e6}, "step_scale must be at most 100"),
+        (lambda raw: {"c_q": 10**400}, "c_q must be a finite number"),
     ],
 )
 def test_bad_input_is_refused_by_name(raw, change, words):
@@ -138,6 +196,13 @@ def test_bad_sketches_are_refused_by_agent(raw):
         kinfed.sketch_geometry(sketches, {0: raw[1]})
     with pytest.raises(kinfed.InputError, match="no sketches"):
         kinfed.sketch_geometry([], {})
+    with pytest.raises(kinfed.InputError, match="agent 0 gives other points"):
+        kinfed.sketch_geometry(sketches, {0: raw[0] + 1})
+    with pytest.raises(kinfed.InputError, match="agent 1 gives no sketch but str"):
+        kinfed.sketch_geometry([sketches[0], "site.npz"], {0: raw[0]})
+    exact = kinfed.PolynomialFeatures(kinfed.Polynomial(), dim=3)
+    with pytest.raises(kinfed.InputError, match="pass norm_bound"):
+        kinfed.sketch_geometry([kinfed.sketch(Z, exact) for Z in raw], {0: raw[0]})
 
 
 def test_bad_moments_are_refused(raw):
@@ -145,9 +210,16 @@ def test_bad_moments_are_refused(raw):
     moments = [kinfed.second_moments(Z, kernel) for Z in raw]
     with pytest.raises(kinfed.InputError, match="degree 2 only"):
         kinfed.moment_geometry(moments, {0: raw[0]}, kinfed.Polynomial(degree=3))
+    with pytest.raises(kinfed.InputError, match="degree 2 only"):
+        kinfed.second_moments(raw[0], kinfed.Gaussian(1.0))
+    with pytest.raises(kinfed.InputError, match="agent 0 made its moments for offset 1"):
+        kinfed.moment_geometry(moments, {0: raw[0]}, kinfed.Polynomial(2, 2.0))
+    impossible = dataclasses.replace(moments[2], trace=-1.0)
+    with pytest.raises(kinfed.InputError, match="agent 2 has moments that no data can have"):
+        kinfed.moment_geometry([*moments[:2], impossible], {0: raw[0]}, kernel)
     with pytest.raises(kinfed.InputError, match="agent 0 gives 9 points"):
         kinfed.moment_geometry(moments, {0: raw[1]}, kernel)
-    with pytest.raises(kinfed.InputError, match="agent 1 has moments of dimension 2"):
+    with pytest.raises(kinfed.InputError, match="agent 1 has moments of shapes"):
         kinfed.moment_geometry([moments[0], kinfed.second_moments(raw[1][:, :2], kernel)], {0: raw[0]}, kernel)
     with pytest.raises(kinfed.InputError, match="no agents"):
         kinfed.moment_geometry([], {}, kernel)

@@ -169,7 +169,9 @@ def test_equal_rows_are_trained_once():
 def random_risk(rng, count, n_rows, n_points, columns, shared):
     points = rng.normal(size=(1 if shared else count, n_points, columns))
     points[..., -1] = 1.0
-    weights = rng.dirichlet(np.ones(n_points), size=count)
+    starts = np.unique([0, n_points // 3, n_points // 2])
+    lengths = np.diff([*starts, n_points])
+    weights = np.repeat(rng.dirichlet(np.ones(len(starts)), size=count) / lengths, lengths, axis=1)
     codes = rng.integers(max(n_rows, 2), size=(len(points), n_points))
     present = np.ones((count, n_rows), dtype=bool)
     if n_rows > 3:
@@ -178,7 +180,7 @@ def random_risk(rng, count, n_rows, n_points, columns, shared):
     linear = np.stack([((weights * (codes == c))[:, None, :] @ points)[:, 0] for c in chosen], axis=1)
     penalties = np.full((count, columns), 0.03)
     penalties[:, -1] = 0.0
-    return SoftmaxRisk(points, weights, linear, present, penalties)
+    return SoftmaxRisk(points, starts, weights, linear, present, penalties)
 
 
 @settings(max_examples=30, deadline=None)
@@ -220,3 +222,20 @@ def test_blocks_bound_memory_without_changing_results(monkeypatch):
     expected = Logistic().fit(federation, weights)
     monkeypatch.setattr(softmax_module, "_BLOCK", 64)
     np.testing.assert_allclose(Logistic().fit(federation, weights).coefficients, expected.coefficients, atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", ["auto", "newton", "l-bfgs"])
+@pytest.mark.parametrize("speck", [1e-12, 1e-30, 1e-300])
+def test_classes_of_next_to_no_weight_are_harmless(solver, speck):
+    """Exponential weights leave specks on agents that may be the only ones to know a class."""
+    rng = np.random.default_rng(0)
+    agent = np.repeat(np.arange(4), 20)
+    y = np.where(agent == 2, 2, np.where(agent == 3, 3, rng.integers(2, size=80)))
+    federation = Federation.from_arrays(rng.normal(size=(80, 3)), y, agent)
+    weights = np.array([[0.5, 0.5, speck, speck], [0.8, 0.2, speck, speck], [0.6, 0.4, speck, 0.0]])
+    models = Logistic(penalty=0.05, solver=solver).fit(federation, weights)
+    assert models.converged.all()
+    for t, row in enumerate(np.where(weights > 0.1, weights, 0.0)):
+        expected = Logistic(penalty=0.025, solver=solver).fit(federation, row[None]).predict_proba(0, federation[0].X)
+        # Four softmax rows that fit two classes pay half of what the one row of two classes pays.
+        assert np.abs(models.predict_proba(t, federation[0].X) - expected)[:, :2].max() < 1e-5

@@ -65,6 +65,14 @@ def test_a_duplicated_agent_does_not_break_it(rule):
         np.testing.assert_allclose((weights.matrix @ embedding)[3], (weights.matrix @ embedding)[9], atol=1e-6)
 
 
+def test_copies_in_another_order_do_not_break_it(rule):
+    """Means that differ by rounding alone."""
+    base = unequal_agents()[0]
+    points = [base[np.random.default_rng(k).permutation(len(base))] for k in range(5)]
+    weights = kinfed.weigh(kinfed.explicit_geometry(points), rule, **options(rule, 5))
+    np.testing.assert_allclose(weights.matrix.sum(axis=1), 1.0, rtol=1e-9)
+
+
 def test_one_agent_listens_to_itself(rule):
     weights = kinfed.weigh(kinfed.explicit_geometry(unequal_agents()[:1]), rule, **options(rule, 1))
     np.testing.assert_allclose(weights.matrix, [[1.0]])
@@ -149,6 +157,12 @@ def test_entropic_weights_are_optimal(strength):
             assert (value(mixed) >= weights.objective - weights.gap - 1e-12).all()
 
 
+@pytest.mark.parametrize("strength", [1e-6, 1e9])
+def test_entropic_weights_stop_by_themselves_at_any_strength(strength):
+    weights = kinfed.weigh(kinfed.explicit_geometry(unequal_agents()), "entropic", strength=strength)
+    assert not any("stopped after" in reason for reason in weights.stop)
+
+
 def test_entropic_weights_run_from_the_grand_mean_to_the_exact_minimum():
     geometry = kinfed.explicit_geometry(unequal_agents())
     strong = kinfed.weigh(geometry, "entropic", strength=1e6).matrix
@@ -165,7 +179,9 @@ def test_entropic_weights_run_from_the_grand_mean_to_the_exact_minimum():
         (lambda g: kinfed.weigh(g, "clairvoyant"), "rule 'clairvoyant' is not known; choose one of local"),
         (lambda g: kinfed.weigh(g, "oracle"), "rule 'oracle' needs groups"),
         (lambda g: kinfed.weigh(g, "oracle", groups=[1, 2]), "one label for each of the 9 agents"),
-        (lambda g: kinfed.weigh(g, "local", zeta=1.0), "rule 'local' does not take that option"),
+        (lambda g: kinfed.weigh(g, "oracle", groups=[np.nan] * 9), "group of agent 0 is missing"),
+        (lambda g: kinfed.weigh([np.zeros((3, 2))], "local"), "weigh needs a Geometry"),
+        (lambda g: kinfed.weigh(g, "local", zeta=1.0), "rule 'local' does not take these options"),
         (lambda g: kinfed.weigh(g, "similarity-test", zeta=-1.0), "zeta must not be negative"),
         (lambda g: kinfed.weigh(g, "entropic", strength=0.0), "strength must be positive"),
         (lambda g: kinfed.weigh(g, "q-aggregation", c_q=-1.0), "c_q must not be negative"),

@@ -148,7 +148,7 @@ def test_impossible_numbers_are_refused(Z, change, words, tmp_path):
         (iter([]), "no points"),
         ([np.zeros((2, 3)), np.full((2, 3), np.inf)], "batch 1: row 0"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], "batch 1: points of dimension 3"),
-        (np.array([["a", "b", "c"]]), "not numbers"),
+        (np.array([["a", "b", "c"]]), "not a table of numbers"),
         (np.zeros((2, 2, 2)), "shape"),
     ],
 )

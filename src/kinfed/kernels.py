@@ -17,7 +17,7 @@ from scipy.spatial.distance import cdist, pdist
 from scipy.special import gammaincinv, ndtr
 
 from kinfed.errors import InputError
-from kinfed.validation import FloatArray, nonnegative, points_array, positive, positive_integer
+from kinfed.validation import FloatArray, nonnegative, points_array, positive, positive_integer, whole_number
 
 Bandwidth = float | tuple[float, ...]
 
@@ -53,7 +53,8 @@ class _TranslationInvariant:
 
     def __call__(self, Z1: ArrayLike, Z2: ArrayLike) -> NDArray[np.float64]:
         """Gram matrix over the rows of `Z1` and `Z2`."""
-        return self._profile(cdist(self._scaled(Z1), self._scaled(Z2), self._metric))
+        first, second = _same_dimension(Z1, Z2)
+        return self._profile(cdist(self._scaled(first), self._scaled(second), self._metric))
 
     def diagonal(self, Z: ArrayLike) -> NDArray[np.float64]:
         """The values k(z, z) = 1."""
@@ -123,8 +124,9 @@ class Laplace(_TranslationInvariant):
         return np.exp(-distance)
 
     def _spectral(self, normals: FloatArray, uniforms: FloatArray) -> FloatArray:
-        # Phi maps a normal to a uniform and the Cauchy quantile maps that on: coordinates stay independent.
-        return np.tan(math.pi * (ndtr(normals) - 0.5))
+        # Phi maps a normal to a uniform and the Cauchy quantile maps that on: coordinates stay independent. Starting from
+        # the smaller tail keeps all digits where the quantile is large.
+        return np.sign(normals) / np.tan(math.pi * ndtr(-np.abs(normals)))
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,9 @@ class Matern(_TranslationInvariant):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.nu not in (0.5, 1.5, 2.5):
+        if positive(self.nu, "nu") not in (0.5, 1.5, 2.5):
             raise InputError(f"Matern nu must be 0.5, 1.5 or 2.5, got {self.nu!r}")
+        object.__setattr__(self, "nu", float(self.nu))
 
     def _profile(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
         r = math.sqrt(2 * self.nu) * distance
@@ -171,14 +174,13 @@ class Polynomial:
     offset: float = 1.0
 
     def __post_init__(self) -> None:
-        positive_integer(self.degree, "degree")
-        nonnegative(self.offset, "offset")
+        object.__setattr__(self, "degree", positive_integer(self.degree, "degree"))
+        object.__setattr__(self, "offset", nonnegative(self.offset, "offset"))
 
     def __call__(self, Z1: ArrayLike, Z2: ArrayLike) -> NDArray[np.float64]:
         """Gram matrix over the rows of `Z1` and `Z2`."""
-        first = points_array(Z1, "kernel").astype(np.float64)
-        second = points_array(Z2, "kernel").astype(np.float64)
-        return np.asarray((first @ second.T + self.offset) ** self.degree)
+        first, second = _same_dimension(Z1, Z2)
+        return np.asarray((first.astype(np.float64) @ second.astype(np.float64).T + self.offset) ** self.degree)
 
     def diagonal(self, Z: ArrayLike) -> NDArray[np.float64]:
         """The values k(z, z) = (|z|^2 + c)^p."""
@@ -209,8 +211,11 @@ def median_bandwidth(Z: ArrayLike, *, max_points: int = 1000, seed: int = 0) -> 
     points = points_array(Z, "median_bandwidth").astype(np.float64)
     if len(points) < 2:
         raise InputError(f"median_bandwidth needs at least two points, got {len(points)}")
-    if len(points) > positive_integer(max_points, "max_points"):
-        points = points[np.random.default_rng(seed).choice(len(points), max_points, replace=False)]
+    if positive_integer(max_points, "max_points") < 2:
+        raise InputError("max_points must be at least 2")
+    if len(points) > max_points:
+        rng = np.random.default_rng(whole_number(seed, "seed"))
+        points = points[rng.choice(len(points), max_points, replace=False)]
     median = float(np.median(pdist(points)))
     if median == 0.0:
         raise InputError("at least half of the points coincide, so the median distance is zero; give a bandwidth")
@@ -218,6 +223,25 @@ def median_bandwidth(Z: ArrayLike, *, max_points: int = 1000, seed: int = 0) -> 
 
 
 def _bandwidth(value: float | Sequence[float] | FloatArray) -> Bandwidth:
-    if np.ndim(value) == 0:
-        return positive(value if not isinstance(value, np.ndarray) else value.item(), "bandwidth")
-    return tuple(positive(h, f"bandwidth of coordinate {j}") for j, h in enumerate(np.asarray(value).tolist()))
+    try:
+        values = np.asarray(value)
+    except ValueError:
+        values = np.empty((0, 0))
+    if values.ndim == 0:
+        return positive(values.item(), "bandwidth")
+    if values.ndim > 1 or not len(values):
+        raise InputError("bandwidth must be one number, or a list with one number per coordinate")
+    return tuple(positive(h, f"bandwidth of coordinate {j}") for j, h in enumerate(values.tolist()))
+
+
+def check_kernel(kernel: Any) -> None:
+    """Raise unless `kernel` is a kernel that has been made."""
+    if isinstance(kernel, type) or not isinstance(kernel, Kernel):
+        raise InputError(f"kernel must be a kernel such as Gaussian(1.0), got {kernel!r}"[:200])
+
+
+def _same_dimension(Z1: ArrayLike, Z2: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    first, second = points_array(Z1, "kernel"), points_array(Z2, "kernel")
+    if first.shape[1] != second.shape[1]:
+        raise InputError(f"the kernel compares points of one dimension, got {first.shape[1]} and {second.shape[1]}")
+    return first, second

@@ -8,15 +8,20 @@ eigenvalues of :math:`H K H / (n - 1)`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigvalsh
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 from kinfed.errors import InputError
 from kinfed.kernels import Kernel
-from kinfed.validation import FloatArray, agents_points, points_array
+from kinfed.validation import FloatArray, agents_points, points_array, without_rounding
+
+# Beyond this size one eigenvalue is found faster by iteration than by reducing the whole matrix.
+_DENSE_UP_TO = 150
 
 
 def trace_covariance(points: ArrayLike, kernel: Kernel | None = None) -> float:
@@ -28,7 +33,8 @@ def trace_covariance(points: ArrayLike, kernel: Kernel | None = None) -> float:
     n = len(array)
     if kernel is None:
         return float(np.var(array, axis=0, ddof=1).sum())
-    return float((kernel.diagonal(array).sum() - kernel(array, array).sum() / n) / (n - 1))
+    diagonal = kernel.diagonal(array)
+    return without_rounding(float(diagonal.sum() - kernel(array, array).sum() / n) / (n - 1), float(diagonal.max()))
 
 
 def operator_norm(points: ArrayLike, kernel: Kernel | None = None) -> float:
@@ -46,8 +52,8 @@ def operator_norm(points: ArrayLike, kernel: Kernel | None = None) -> float:
 
 def effective_dimension(points: ArrayLike, kernel: Kernel | None = None) -> float:
     r"""Effective dimension :math:`d^e = \mathrm{tr}\,\Sigma / |\Sigma|_{op}`; 1 for points that all coincide."""
-    norm = operator_norm(points, kernel)
-    return trace_covariance(points, kernel) / norm if norm > 0 else 1.0
+    trace, norm = trace_covariance(points, kernel), operator_norm(points, kernel)
+    return max(1.0, trace / norm) if trace > 0 and norm > 0 else 1.0
 
 
 def mmd2(first: ArrayLike, second: ArrayLike, kernel: Kernel | None = None, *, unbiased: bool = True) -> float:
@@ -92,6 +98,10 @@ def squared_distances(gram: NDArray[np.float64]) -> NDArray[np.float64]:
 def largest_eigenvalue(matrix: NDArray[np.floating[Any]]) -> float:
     """Largest eigenvalue of a symmetric positive semidefinite matrix."""
     last = len(matrix) - 1
+    if last > _DENSE_UP_TO:
+        with suppress(ArpackNoConvergence):
+            start = np.ones(len(matrix)) + np.linspace(0, 1, len(matrix))  # any fixed start makes the result repeatable
+            return max(0.0, float(eigsh(matrix, k=1, which="LA", v0=start, tol=1e-12, return_eigenvectors=False)[0]))
     return max(0.0, float(eigvalsh(matrix, subset_by_index=[last, last])[0]))
 
 

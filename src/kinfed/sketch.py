@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from kinfed.errors import InputError, SketchError
 from kinfed.features import RECIPE_VERSION, FeatureMap, Recipe
 from kinfed.parallel import map_on_cores
-from kinfed.validation import points_array
+from kinfed.validation import points_array, without_rounding
 
 SKETCH_FORMAT = "kinfed-sketch"
 SKETCH_VERSION = 1
@@ -65,14 +67,19 @@ class Sketch:
             "mean": self.mean,
             "trace": np.array(self.trace),
         }
-        unfinished = destination.with_name(f".{destination.name}.{os.getpid()}")
+        try:
+            unfinished = destination.with_name(f".{destination.name}.{os.getpid()}.{threading.get_ident()}")
+        except ValueError:
+            raise SketchError(f"{destination} is not the name of a file") from None
         try:
             with open(unfinished, "wb") as file:
                 np.savez(file, **content)
             os.replace(unfinished, destination)
-        except OSError as error:
-            unfinished.unlink(missing_ok=True)
-            raise SketchError(f"the sketch cannot be written to {destination}: {error.strerror or error}") from None
+        except (OSError, ValueError) as error:
+            with suppress(OSError, ValueError):
+                unfinished.unlink(missing_ok=True)
+            reason = getattr(error, "strerror", None) or error
+            raise SketchError(f"the sketch cannot be written to {destination}: {reason}") from None
         return destination
 
 
@@ -100,9 +107,11 @@ def sketch(Z: ArrayLike | Iterable[ArrayLike], features: FeatureMap) -> Sketch:
     >>> bool(np.allclose(whole.mean, in_batches.mean)), in_batches.n
     (True, 50)
     """
+    if not isinstance(features, FeatureMap):
+        raise InputError(f"features must be a feature map such as FourierFeatures(...), got {type(features).__name__}")
     total, squares, n = np.zeros(features.n_features), 0.0, 0
     for number, batch in enumerate(_batches(Z)):
-        points = points_array(batch, f"batch {number}" if number else "points", features.dim)
+        points = points_array(batch, f"batch {number}", features.dim)
         operations = float(len(points)) * features.n_features * (2 * features.dim + 30)
         # Several parts for each core, so that none is idle while another finishes; their number must not depend on the
         # machine, or the order of additions and with it the last digit of the sums would.
@@ -114,8 +123,9 @@ def sketch(Z: ArrayLike | Iterable[ArrayLike], features: FeatureMap) -> Sketch:
     if n == 0:
         raise InputError("there are no points to sketch; an agent without data cannot take part")
     mean = total / n
-    # tr Sigma = (sum |Phi|^2 - n |nu|^2) / (n - 1); rounding must not make it negative.
-    trace = max(0.0, (squares - n * float(mean @ mean)) / (n - 1)) if n > 1 else math.nan
+    # tr Sigma = (sum |Phi|^2 - n |nu|^2) / (n - 1); what rounding leaves of points that coincide is not a spread.
+    trace = math.nan if n == 1 else without_rounding((squares - n * float(mean @ mean)) / (n - 1), squares / n)
+    mean.flags.writeable = False
     return Sketch(mean, n, trace, features.recipe)
 
 
@@ -126,17 +136,17 @@ def load_sketch(path: str | os.PathLike[str]) -> Sketch:
         with open(source, "rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise SketchError(f"{source} is not a sketch: it holds a single array")
+                raise SketchError("it is not a sketch but a single array")
             with archive:
-                content = {name: archive[name] for name in archive.files}
-    except SketchError:
-        raise
+                content = _from_content({name: np.asarray(archive[name]) for name in archive.files})
+    except SketchError as error:
+        raise SketchError(f"{source}: {error}") from None
     except FileNotFoundError:
         raise SketchError(f"{source} does not exist") from None
     except Exception as error:  # damage can surface anywhere: in the archive, its compression, or an array's header
         raise SketchError(f"{source} is not a sketch or is damaged ({error}); ask its agent to send it again") from None
     try:
-        return check_sketch(_from_content(content))
+        return check_sketch(content)
     except SketchError as error:
         raise SketchError(f"{source}: {error}") from None
 
@@ -197,11 +207,13 @@ def _from_content(content: dict[str, NDArray[Any]]) -> Sketch:
 
 def _batches(Z: ArrayLike | Iterable[ArrayLike]) -> Iterator[ArrayLike]:
     is_array = hasattr(Z, "__array__") or np.isscalar(Z)
-    is_rows = isinstance(Z, list | tuple) and (not Z or np.ndim(Z[0]) < 2)
+    is_rows = isinstance(Z, list | tuple) and len(Z) > 0 and np.ndim(Z[0]) < 2
     if is_array or is_rows:
         yield Z  # type: ignore[misc]
+    elif isinstance(Z, Iterable):
+        yield from Z
     else:
-        yield from Z  # type: ignore[misc]
+        raise InputError(f"points must be a table or an iterable of tables, got {type(Z).__name__}")
 
 
 __all__ = ["Sketch", "check_sketch", "common_recipe", "load_sketch", "sketch"]

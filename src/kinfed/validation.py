@@ -5,7 +5,7 @@ Everything behind these functions may assume clean float arrays, so the mathemat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -16,6 +16,8 @@ from kinfed.errors import InputError
 
 FloatArray = NDArray[np.floating[Any]]
 
+_LARGEST = 1e100
+
 
 def points_array(Z: ArrayLike, who: str, dim: int | None = None) -> FloatArray:
     """Return `Z` as a finite (n, d) float array; float32 stays float32, a vector becomes one column.
@@ -24,14 +26,18 @@ def points_array(Z: ArrayLike, who: str, dim: int | None = None) -> FloatArray:
     """
     try:
         array = np.asarray(Z)
+        if array.dtype.kind == "c":
+            raise TypeError("they are complex")
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{who}: the points are not numbers ({error}); encode text columns first") from None
+        raise InputError(f"{who}: the points are not a table of numbers ({error}); encode text columns first") from None
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
         raise InputError(f"{who}: points must be a table of shape (n, d), got shape {array.shape}")
+    if array.shape[1] == 0:
+        raise InputError(f"{who}: the points have no columns")
     if dim is not None and array.shape[1] != dim:
         raise InputError(f"{who}: points of dimension {dim} are expected, got dimension {array.shape[1]}")
     if not np.isfinite(array).all():
@@ -40,13 +46,20 @@ def points_array(Z: ArrayLike, who: str, dim: int | None = None) -> FloatArray:
     return array
 
 
-def agents_points(points: Mapping[Any, ArrayLike] | Sequence[ArrayLike]) -> tuple[tuple[str, ...], list[FloatArray]]:
+def agents_points(points: Any) -> tuple[tuple[str, ...], list[FloatArray]]:
     """Return the agents' names and their (n_k, d) arrays; every agent has two points or more and the same d."""
     if isinstance(points, Mapping):
         names = tuple(str(name) for name in points)
         arrays = list(points.values())
     else:
-        arrays = list(points)
+        if isinstance(points, np.ndarray) and points.ndim < 3:
+            raise InputError(
+                f"points must hold one table per agent, got one array of shape {points.shape}; split it by agent"
+            )
+        try:
+            arrays = list(points)
+        except TypeError:
+            raise InputError(f"points must hold one table per agent, got {type(points).__name__}") from None
         names = tuple(str(k) for k in range(len(arrays)))
     if not arrays:
         raise InputError("there are no agents: give one array of points per agent")
@@ -59,6 +72,10 @@ def agents_points(points: Mapping[Any, ArrayLike] | Sequence[ArrayLike]) -> tupl
         if len(clean) == 1:
             raise InputError(
                 f"{who} has one point, so its covariance is undefined; give it at least two points or leave it out"
+            )
+        if max(-float(clean.min()), float(clean.max())) > _LARGEST:
+            raise InputError(
+                f"{who} has values beyond {_LARGEST:g}; rescale the points, their squares must be representable"
             )
         if checked and clean.shape[1] != checked[0].shape[1]:
             raise InputError(
@@ -73,7 +90,7 @@ def target_indices(targets: int | Iterable[int] | None, n_agents: int) -> NDArra
     """Return the target indices as an array; `None` means every agent."""
     if targets is None:
         return np.arange(n_agents)
-    chosen = [targets] if isinstance(targets, Integral) else list(targets)  # type: ignore[arg-type]
+    chosen: list[Any] = list(targets) if isinstance(targets, Iterable) and np.ndim(targets) == 1 else [targets]  # type: ignore[arg-type]
     for target in chosen:
         if isinstance(target, bool) or not isinstance(target, Integral):
             raise InputError(f"target {target!r} is not an agent's index; give integers from 0 to {n_agents - 1}")
@@ -116,6 +133,22 @@ def one_of(value: Any, choices: Iterable[str], name: str) -> str:
 
 
 def _real(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not np.isfinite(float(value)):
-        raise InputError(f"{name} must be a finite number, got {value!r}")
-    return float(value)
+    try:
+        number = np.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:
+        number = np.inf
+    if not np.isfinite(number):
+        raise InputError(f"{name} must be a finite number, got {value!r}"[:200])
+    return number
+
+
+def without_rounding(trace: float, squared_norm: float) -> float:
+    """Zero if a trace is no more than rounding leaves of points of that squared norm that coincide, else the trace."""
+    return trace if trace > 32 * np.finfo(np.float64).eps * squared_norm else 0.0
+
+
+def whole_number(value: Any, name: str) -> int:
+    """Return `value` as an int of at least zero."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 0:
+        raise InputError(f"{name} must be a whole number of at least zero, got {value!r}")
+    return int(value)

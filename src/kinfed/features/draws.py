@@ -1,7 +1,7 @@
 r"""From one seed to the random parts of a feature map, the same on every machine.
 
 NumPy promises the bit stream of a bit generator for all time, but not how its distributions use those bits. So the draws
-start from raw bits: 53 of them make a uniform number, and quantile functions make everything else.
+start from raw bits: 52 of them make a uniform number, and quantile functions make everything else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Bits:
     def uniforms(self, *shape: int) -> NDArray[np.float64]:
         """Uniform numbers on the open interval (0, 1)."""
         raw = np.asarray(self._generator.random_raw(int(np.prod(shape))), dtype=np.uint64)
-        return (((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
+        # With 52 bits the half step is exact, so neither 0 nor 1 can come out.
+        return (((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52).reshape(shape)
 
     def integers(self, count: int, bits: int) -> NDArray[np.int64]:
         """Integers of `bits` random bits."""

@@ -15,7 +15,7 @@ from kinfed.features.cosine import cosine_of_turns
 from kinfed.features.draws import Bits, iid_normals, orthogonal_normals, sobol_normals
 from kinfed.features.recipe import Recipe, kernel_parameters
 from kinfed.kernels import Gaussian, Laplace, Matern
-from kinfed.validation import FloatArray, one_of, points_array, positive_integer
+from kinfed.validation import FloatArray, one_of, points_array, positive_integer, whole_number
 
 _Draw = Callable[[Bits, int, int], tuple[NDArray[np.float64], NDArray[np.float64]]]
 _DRAWS: dict[str, _Draw] = {"iid": iid_normals, "orthogonal": orthogonal_normals, "sobol": sobol_normals}
@@ -82,15 +82,14 @@ class FourierFeatures:
         n_features = positive_integer(self.n_features, "n_features")
         dim = positive_integer(self.dim, "dim")
         self.kernel.check_dimension(dim)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or self.seed < 0:
-            raise InputError(f"seed must be a whole number of at least zero, got {self.seed!r}")
+        seed = whole_number(self.seed, "seed")
         sampling = one_of(self.sampling, SAMPLINGS, "sampling")
         if sampling == "auto":
             sampling = "sobol" if dim <= _SOBOL_UP_TO else "orthogonal"
         if sampling != "iid" and n_features % 2:
             raise InputError(f"n_features must be even with sampling={sampling!r} (a cosine and a sine each)")
 
-        bits = Bits(int(self.seed))
+        bits = Bits(seed)
         count = n_features if sampling == "iid" else n_features // 2
         frequencies = self.kernel.frequencies(*_DRAWS[sampling](bits, count, dim)).T
         phases = 2 * math.pi * bits.uniforms(count) if sampling == "iid" else np.zeros(count)
@@ -98,7 +97,7 @@ class FourierFeatures:
         for name, value in (
             ("n_features", n_features),
             ("dim", dim),
-            ("seed", int(self.seed)),
+            ("seed", seed),
             ("sampling", sampling),
             ("frequencies", frequencies),
             ("phases", phases),
@@ -163,6 +162,9 @@ class _BlockEvaluation:
         if self._paired:
             turns = np.matmul(self._points[:count], self._frequencies, out=self._turns[:count])
             half = turns.shape[1]
+            # Whole turns go first: beside many of them, single precision would lose the quarter turn of the sine.
+            np.rint(turns, out=out[:, :half])
+            np.subtract(turns, out[:, :half], out=turns)
             out[:, :half] = turns
             np.subtract(turns, turns.dtype.type(0.25), out=out[:, half:])
         else:

@@ -63,13 +63,13 @@ class PolynomialFeatures:
         return Recipe(name, parameters, self.dim, self.n_features, "exact", None)
 
     def __call__(self, Z: ArrayLike) -> FloatArray:
-        """Features (n, D) of the rows of `Z`, in the precision of `Z`."""
-        points = points_array(Z, "features", self.dim)
+        """Features (n, D) of the rows of `Z`, in double precision: squares of large numbers leave no digits to spare."""
+        points = points_array(Z, "features", self.dim).astype(np.float64)
         first, second = np.triu_indices(self.dim, k=1)
         offset = self.kernel.offset
         return np.hstack(
             [
-                np.full((len(points), 1), offset, dtype=points.dtype),
+                np.full((len(points), 1), offset),
                 math.sqrt(2 * offset) * points,
                 points**2,
                 math.sqrt(2) * points[:, first] * points[:, second],

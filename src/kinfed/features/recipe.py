@@ -109,9 +109,23 @@ class Recipe:
                     raise ValueError(f"{name} is {content[name]!r}")
             if content["sampling"] not in ("iid", "orthogonal", "sobol", "exact"):
                 raise ValueError(f"sampling is {content['sampling']!r}")
-            return cls(**content)
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            exact = content["sampling"] == "exact"
+            if (exact and content["seed"] is not None) or (not exact and type(content["seed"]) is not int):
+                raise ValueError(f"seed is {content['seed']!r}")
+            recipe = cls(**content)
+            recipe.make_kernel()
+            return recipe
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise SketchError(f"the recipe cannot be read: {error}") from None
+
+    def make_kernel(self) -> Any:
+        """The kernel it names; `SketchError` if there is none."""
+        if self.kernel not in _KERNELS:
+            raise SketchError(f"the recipe names the kernel {self.kernel!r}; known are {', '.join(_KERNELS)}")
+        try:
+            return _KERNELS[self.kernel](**self.parameters)
+        except (KinfedError, TypeError) as error:
+            raise SketchError(f"the recipe does not describe a kernel: {error}") from None
 
     def difference(self, other: Recipe) -> str:
         """Name the fields in which `other` differs, with both values."""
@@ -148,10 +162,8 @@ def features_from_recipe(recipe: Recipe) -> FeatureMap:
             f"the recipe has version {recipe.version!r}, this kinfed draws version {RECIPE_VERSION}; "
             "use the same kinfed version at every site"
         )
-    if recipe.kernel not in _KERNELS:
-        raise SketchError(f"the recipe names the kernel {recipe.kernel!r}; known are {', '.join(_KERNELS)}")
+    kernel = recipe.make_kernel()
     try:
-        kernel = _KERNELS[recipe.kernel](**recipe.parameters)
         if isinstance(kernel, Polynomial):
             rebuilt: FeatureMap = PolynomialFeatures(kernel, dim=recipe.dim)
         else:

@@ -34,6 +34,7 @@ _NEWTON_AT_ONCE = 64  # coefficients of a model up to which Newton's method is t
 _NEWTON_TO_FINISH = 300  # coefficients up to which it takes over where L-BFGS is slow
 _SLOW = 50  # iterations of L-BFGS
 
+_LEAST_MASS = 1e-12  # a class of less weight starts as if it had this much: its gradient is no larger
 _SHARED_ROWS = 64  # coefficient rows moved together by one matrix product
 _SHARED_WEIGHTS = 2**24  # point weights held for one part (128 MB)
 _GATHERED_POINTS = 2**18  # elements of the points gathered for one part (2 MB: they should stay in cache)
@@ -240,7 +241,7 @@ class _Pool:
 
     def risk(self, part: NDArray[np.int64], penalty: float, intercept: bool) -> tuple[SoftmaxRisk, Array]:
         """The weighted risks of a part's rows, and the points their x is measured from."""
-        places, weights = self._gather(part)
+        places, starts, weights = self._gather(part)
         points, codes = self.columns[places], self.codes[places]
         centres = np.zeros((len(places), self.dim))
         if intercept:
@@ -258,14 +259,14 @@ class _Pool:
         for row in range(self.n_logits):
             label = 1 if self.n_logits == 1 else row
             linear[:, row] = ((weights * (codes == label))[:, None, :] @ points)[:, 0]
-        return SoftmaxRisk(points, weights, linear, self.present[part], penalties), centres
+        return SoftmaxRisk(points, starts, weights, linear, self.present[part], penalties), centres
 
     def start(self, part: NDArray[np.int64], intercept: bool) -> Array:
         """Slopes zero, and the intercepts that give every class its weighted frequency."""
         start = np.zeros((len(part), self.n_logits, self.dim + intercept))
         if intercept:
             present = self.present[part]
-            logarithms = np.log(np.where(present, self._masses[part], 1.0))
+            logarithms = np.log(np.where(present, np.maximum(self._masses[part], _LEAST_MASS), 1.0))
             if self.n_logits == 1:
                 start[:, 0, -1] = logarithms[:, 1] - logarithms[:, 0]
             else:
@@ -273,15 +274,16 @@ class _Pool:
                 start[..., -1] = np.where(present, logarithms - level, 0.0)
         return start
 
-    def _gather(self, part: NDArray[np.int64]) -> tuple[NDArray[np.int64], Array]:
-        """Places (1 or T, N) of the points in use, and the weights (T, N) of those points."""
+    def _gather(self, part: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+        """Places (1 or T, N) of the points in use, where each agent's start, and the weights (T, N) of those points."""
         supports = self._rows[part] > 0
         if (supports == supports[0]).all():
             places = np.flatnonzero(supports[0][self._agent])
-            return places[None], self._shares[part][:, self._agent[places]]
+            starts = np.concatenate([[0], np.cumsum(self.sizes[supports[0]])[:-1]])
+            return places[None], starts, self._shares[part][:, self._agent[places]]
         own = [np.flatnonzero(support[self._agent]) for support in supports]
         longest = max(len(one) for one in own)
         places = np.array([np.pad(one, (0, longest - len(one)), mode="edge") for one in own])
         weights = self._shares[part[:, None], self._agent[places]]
         weights[np.arange(longest) >= np.array([len(one) for one in own])[:, None]] = 0.0
-        return places, weights
+        return places, np.zeros(1, dtype=np.int64), weights

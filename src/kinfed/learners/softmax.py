@@ -22,6 +22,8 @@ Array = NDArray[np.float64]
 # Elements of the largest temporary array of one evaluation: about what a core's cache holds.
 _BLOCK = 2**15
 
+_LEAST_CURVATURE = 1e-12
+
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxRisk:
@@ -31,6 +33,8 @@ class SoftmaxRisk:
     ----------
     points : array of shape (1, N, p) or (T, N, p)
         Points all models share, or each model's own, padded with points of weight zero.
+    starts : array of int
+        Where the agents' points start; points of one agent weigh the same. Used for shared points only.
     weights : array of shape (T, N)
         :math:`s_{ti}`, with sum one.
     linear : array of shape (T, K, p)
@@ -42,6 +46,7 @@ class SoftmaxRisk:
     """
 
     points: Array
+    starts: NDArray[np.int64]
     weights: Array
     linear: Array
     present: NDArray[np.bool_]
@@ -96,10 +101,11 @@ class SoftmaxRisk:
             for second in range(first):
                 hessian[:, second, first] = hessian[:, first, second]
         each, column = np.arange(classes)[:, None], np.arange(columns)
-        hessian[:, each, each, column, column] += 2 * self.penalties[rows, None, :]
+        free = self.penalties[rows] == 0
+        # The intercept of a class of next to no weight has next to no curvature.
+        hessian[:, each, each, column, column] += 2 * self.penalties[rows, None, :] + _LEAST_CURVATURE * free[:, None, :]
         if classes > 1:
             known = self.present[rows]
-            free = self.penalties[rows] == 0
             pairs = (known[:, :, None] & known[:, None, :])[..., None] & free[:, None, None, :]
             hessian[:, :, :, column, column] += pairs / classes
             hessian[:, each, each, column, column] += ~known[:, :, None]
@@ -114,9 +120,17 @@ class SoftmaxRisk:
         """
         count, classes, columns = self.shape
         second = np.zeros((count, columns, columns))
-        for block in self._blocks(count * columns):
-            points = self.points[:, block]
-            second += (self.weights[:, block, None] * points).swapaxes(1, 2) @ points
+        if len(self.points) == 1:  # shared points: one second moment per agent serves all models
+            agents = np.split(self.points[0], self.starts[1:])
+            step = max(1, _BLOCK // columns**2)
+            for first in range(0, len(agents), step):
+                moments = np.array([own.T @ own for own in agents[first : first + step]])
+                shares = self.weights[:, self.starts[first : first + step]]
+                second += (shares @ moments.reshape(len(moments), -1)).reshape(second.shape)
+        else:
+            for block in self._blocks(count * columns):
+                points = self.points[:, block]
+                second += (self.weights[:, block, None] * points).swapaxes(1, 2) @ points
         second *= 0.25 if classes == 1 else 0.5
         second[:, np.arange(columns), np.arange(columns)] += 2 * self.penalties
         return second
@@ -131,12 +145,11 @@ class SoftmaxRisk:
     def _normalise(self, logits: Array, rows: NDArray[np.int64] | None = None) -> tuple[Array, Array]:
         """Log normalisers (T, N) and probabilities (T, K, N); `logits` is overwritten."""
         if logits.shape[1] == 1:
-            logit = logits[:, 0]
-            small = np.exp(-np.abs(logit))
-            total = 1.0 + small
-            # log(1 + small) is exact to one rounding of 1, all that a mean loss can show.
-            normaliser = np.maximum(logit, 0.0) + np.log(total)
-            return normaliser, (np.where(logit >= 0, 1.0, small) / total)[:, None]
+            # log(1 + e^z) = z + log(1 + e^-z), exact to a rounding of z; beyond -700 the exponential would overflow.
+            logit = np.maximum(logits[:, 0], -700.0)
+            total = np.exp(-logit)
+            total += 1.0
+            return logit + np.log(total), (1.0 / total)[:, None]
         present = self.present if rows is None else self.present[rows]
         if not present.all():
             logits[~present] = -np.inf

@@ -4,15 +4,8 @@ Reading order is the method's: `geometry` (what is known of the agents), `object
 and `active_set` (its two solvers), `rules` (all ways to weights), `result` (what comes out).
 """
 
-from kinfed.weights.geometry import (
-    Geometry,
-    SecondMoments,
-    explicit_geometry,
-    kernel_geometry,
-    moment_geometry,
-    second_moments,
-    sketch_geometry,
-)
+from kinfed.weights.geometry import Geometry, explicit_geometry, kernel_geometry, sketch_geometry
+from kinfed.weights.moment_geometry import SecondMoments, moment_geometry, second_moments
 from kinfed.weights.result import Weights
 from kinfed.weights.rules import RULES, Rule, q_aggregation, weigh
 

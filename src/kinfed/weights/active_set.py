@@ -4,7 +4,9 @@ Optimal weights are sparse: a target listens to a few dozen agents even among th
 set. A round prices all agents with one matrix product, which also certifies the targets that are done, and gives every
 other target its support and the most promising newcomers. On that small set a Newton step in the manner of Lawson and
 Hanson goes to the minimum or to the first weight that would turn negative, which leaves the set. Every step lowers
-:math:`f_t`, so no working set returns and the method ends.
+:math:`f_t`, so up to rounding no working set returns and the method ends; where rounding stops it first, the best weights
+seen are returned and the stop reason says so. A gap cannot be smaller than rounding in the gradients, about 1e-16 times
+the largest squared distance between two means.
 
 The Newton step solves :math:`(2 G_{SS} + \rho I)\, \delta = -g_S + \lambda 1` with :math:`1'\delta = 0`. The tiny proximal
 :math:`\rho` makes the matrix regular where agents are duplicates or more numerous than dimensions: along a flat
@@ -30,6 +32,7 @@ _RELATIVE_GAP = 1e-13
 _PROXIMAL = 1e-11
 _NEWCOMERS = 8
 _MOST_ROUNDS = 500
+_MOST_STALLED = 20
 # Entries of the stacked matrices 2 G_SS a batch of targets may hold (128 MB).
 _BATCH_ENTRIES = 1 << 24
 
@@ -39,8 +42,7 @@ def active_set(problem: SimplexProblem) -> tuple[Array, Array, tuple[str, ...]]:
     count, n_agents = problem.linear.shape
     weights = np.zeros((count, n_agents))
     weights[np.arange(count), problem.targets] = 1.0
-    gaps = np.full(count, np.inf)
-    best, stalled = np.full(count, np.inf), np.zeros(count, dtype=int)
+    best, best_gap, stalled = weights.copy(), np.full(count, np.inf), np.zeros(count, dtype=int)
     stops = np.full(count, ROUNDS, dtype=object)
     scale = np.abs(problem.gram).max() + np.abs(problem.linear).max(axis=1)
     floor = 4 * np.finfo(float).eps * scale
@@ -48,13 +50,13 @@ def active_set(problem: SimplexProblem) -> tuple[Array, Array, tuple[str, ...]]:
     for _ in range(_MOST_ROUNDS):
         gradients = gradient(problem.rows(live), weights[live])
         gap = duality_gap(gradients, weights[live])
-        gaps[live] = gap
+        better = live[gap < best_gap[live]]
+        best[better] = weights[better]
+        # Progress may pause while a working set grows, so only many rounds without any end a target early.
+        stalled[live] = np.where(gap < 0.5 * best_gap[live], 0, stalled[live] + 1)
+        best_gap[live] = np.minimum(gap, best_gap[live])
         optimal = gap <= _RELATIVE_GAP * problem.alone[live]
-        # Progress may pause while a working set grows, so only several rounds without any end a target early.
-        improved = gap < 0.5 * best[live]
-        best[live] = np.where(improved, gap, best[live])
-        stalled[live] = np.where(improved, 0, stalled[live] + 1)
-        exhausted = ~optimal & ((gap <= floor[live]) & (stalled[live] >= 3))
+        exhausted = ~optimal & (stalled[live] >= np.where(gap <= floor[live], 3, _MOST_STALLED))
         stops[live[optimal]] = OPTIMAL
         stops[live[exhausted]] = ROUNDING
         going = ~(optimal | exhausted)
@@ -64,7 +66,7 @@ def active_set(problem: SimplexProblem) -> tuple[Array, Array, tuple[str, ...]]:
         for batch in _batches(weights[live]):
             rows = live[batch]
             weights[rows] = _improve(problem, weights[rows], gradients[batch], _PROXIMAL * scale[rows])
-    return weights, gaps, tuple(stops)
+    return best, best_gap, tuple(stops)
 
 
 def _batches(weights: Array) -> list[NDArray[np.int64]]:

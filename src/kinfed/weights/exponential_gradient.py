@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
+from kinfed.errors import InputError
 from kinfed.parallel import available_cores, map_on_cores
 from kinfed.validation import positive, positive_integer
 from kinfed.weights.objective import SimplexProblem
@@ -25,6 +26,8 @@ Array = NDArray[np.float64]
 # Targets advanced together: enough for an efficient matrix product, few enough to stay in cache.
 _TARGETS_AT_ONCE = 80
 _BISECTIONS = 64
+# One step multiplies a weight by up to e^(2 c); far beyond this the weights would overflow.
+_LARGEST_STEP = 100.0
 
 
 class _Half(NamedTuple):
@@ -51,10 +54,12 @@ def exponential_gradient(
     """
     steps = positive_integer(steps, "steps")
     step_scale = positive(step_scale, "step_scale")
+    if step_scale > _LARGEST_STEP:
+        raise InputError(f"step_scale must be at most {_LARGEST_STEP:g}, got {step_scale:g}; the paper takes 0.5")
     kept = sorted({positive_integer(step, "checkpoint") for step in checkpoints if step <= steps})
     largest = 2 * shifted_operator_norms(problem.gram)[problem.targets] + np.abs(problem.linear).max(axis=1)
     # A problem that is zero everywhere has no scale: every step size leaves the weights where they are.
-    sizes = step_scale / np.where(largest > 0, largest, 1.0)
+    sizes = step_scale / np.where(largest > 1e-200, largest, 1.0)
     count = len(problem.targets)
     chunks = max(min(count, available_cores()), -(-count // _TARGETS_AT_ONCE))
     parts = map_on_cores(

@@ -75,23 +75,23 @@ def q_aggregation_problem(geometry: Geometry, c_q: float | None = None, c_p: flo
     return SimplexProblem(geometry.gram, linear, targets)
 
 
-def from_target(problem: SimplexProblem, weights: Array) -> Array:
+def from_target(targets: NDArray[np.int64], weights: Array) -> Array:
     """The rows w - e_t."""
     displacement = weights.copy()
-    displacement[np.arange(len(weights)), problem.targets] -= 1.0
+    displacement[np.arange(len(weights)), targets] -= 1.0
     return displacement
 
 
 def objective(problem: SimplexProblem, weights: Array) -> Array:
     """f_t(w) for every row."""
-    displacement = from_target(problem, weights)
+    displacement = from_target(problem.targets, weights)
     quadratic = np.einsum("tk,tk->t", displacement @ problem.gram, displacement)
     return np.asarray(quadratic + np.einsum("tk,tk->t", problem.linear, weights))
 
 
 def gradient(problem: SimplexProblem, weights: Array) -> Array:
     """The gradients 2 G (w - e_t) + b_t, row by row."""
-    return np.asarray(2 * from_target(problem, weights) @ problem.gram + problem.linear)
+    return np.asarray(2 * from_target(problem.targets, weights) @ problem.gram + problem.linear)
 
 
 def duality_gap(gradients: Array, weights: Array) -> Array:

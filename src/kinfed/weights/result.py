@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from kinfed.errors import InputError
 from kinfed.weights.geometry import Geometry
+from kinfed.weights.objective import from_target
 
 if TYPE_CHECKING:
     import pandas
@@ -93,8 +95,9 @@ def weights_of(
     """Assemble the result of a rule; rules in closed form give the matrix alone."""
     count = len(geometry.targets)
     nothing = np.full(count, np.nan)
-    displacement = matrix.copy()
-    displacement[np.arange(count), geometry.targets] -= 1.0
+    if not np.isfinite(matrix).all():
+        raise InputError(f"rule {rule!r} cannot weigh these points in double precision; rescale them")
+    displacement = from_target(geometry.targets, matrix)
     distance = np.einsum("tk,tk->t", displacement @ geometry.gram, displacement)
     own = matrix[np.arange(count), geometry.targets]
     return Weights(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kinfed.moments import squared_distances
 from kinfed.validation import positive
 from kinfed.weights.geometry import Geometry
 from kinfed.weights.objective import SimplexProblem, gradient, objective, q_aggregation_problem
@@ -39,10 +40,11 @@ def entropic(geometry: Geometry, strength: float = 0.1, c_q: float = 1.0, c_p: f
 
 
 def _solve(problem: SimplexProblem, log_prior: Array, pull: Array) -> tuple[Array, Array, Array, list[str]]:
-    r"""Mirror descent on the smooth part with the entropy kept exact, and a step that doubles or halves by itself.
+    r"""Mirror descent on the smooth part with the entropy kept exact, and a step length that adapts by itself.
 
-    With D the Kullback-Leibler divergence, :math:`f_t` has curvature at most :math:`L_t = 2 \max_k A_{t,kk}` relative to D
-    on differences of weights, and the pull makes the sum strongly convex relative to D: convergence is linear.
+    With D the Kullback-Leibler divergence, :math:`(v - w)' G (v - w) \le L\, D(v, w)` for L the largest squared distance
+    between two means, so f is smooth relative to D, and the pull makes the sum strongly convex relative to D: convergence
+    is linear. Steps are tried longer than L allows and taken back where the inequality fails.
     """
     count, n_agents = problem.linear.shape
     targets = problem.targets
@@ -52,7 +54,9 @@ def _solve(problem: SimplexProblem, log_prior: Array, pull: Array) -> tuple[Arra
     exact = pull <= 0
     weights[exact] = np.eye(n_agents)[targets[exact]]
     live = np.flatnonzero(~exact)
-    inverse_step = np.full(count, np.abs(np.diag(problem.gram)).max() + np.finfo(float).tiny)
+    largest = float(squared_distances(problem.gram).max())
+    inverse_step = np.full(count, largest / 2)
+    floor = 64 * np.finfo(float).eps * (pull + np.abs(problem.gram).max() + np.abs(problem.linear).max(axis=1))
     log_weights = np.tile(log_prior, (count, 1))
     for _ in range(_MOST_STEPS):
         if not len(live):
@@ -61,7 +65,7 @@ def _solve(problem: SimplexProblem, log_prior: Array, pull: Array) -> tuple[Arra
         slopes = gradient(part, weights[live])
         tau = pull[live][:, None]
         gap[live] = _gap(slopes, weights[live], log_weights[live], log_prior, pull[live])
-        going = gap[live] > _RELATIVE_GAP * part.alone
+        going = gap[live] > np.maximum(_RELATIVE_GAP * part.alone, floor[live])
         live, part, slopes, tau = live[going], part.rows(going), slopes[going], tau[going]
         if not len(live):
             break
@@ -74,8 +78,8 @@ def _solve(problem: SimplexProblem, log_prior: Array, pull: Array) -> tuple[Arra
         # f(moved) <= f(w) + g'step + L D(moved, w) is what a step of this length needs.
         curvature = np.einsum("tk,tk->t", step @ problem.gram, step)
         divergence = np.einsum("tk,tk->t", moved, proposal - log_weights[live])
-        accepted = curvature <= inverse_step[live] * divergence + 1e-300
-        inverse_step[live] *= np.where(accepted, 0.9, 2.0)
+        accepted = (curvature <= inverse_step[live] * divergence) | (inverse_step[live] >= largest)
+        inverse_step[live] = np.minimum(inverse_step[live] * np.where(accepted, 0.9, 2.0), largest)
         taken = live[accepted]
         weights[taken], log_weights[taken] = moved[accepted], proposal[accepted]
     for t in live:

@@ -31,8 +31,12 @@ def oracle(geometry: Geometry, groups: Sequence[Any]) -> Weights:
     groups : sequence of length B
         A label per agent; agents with equal labels share their data.
     """
-    labels = np.asarray(groups)
-    if labels.shape != (len(geometry),):
-        raise InputError(f"groups must hold one label for each of the {len(geometry)} agents, got shape {labels.shape}")
+    labels = np.empty(len(geometry), dtype=object)  # objects keep the label 1 apart from the label "1"
+    given = list(groups)
+    if len(given) != len(geometry) or any(np.ndim(label) for label in given):
+        raise InputError(f"groups must hold one label for each of the {len(geometry)} agents, got {len(given)}")
+    if any(label != label for label in given):
+        raise InputError(f"the group of agent {geometry.names[[x != x for x in given].index(True)]} is missing (NaN)")
+    labels[:] = given
     together = (labels[geometry.targets][:, None] == labels) * geometry.sizes.astype(float)
     return weights_of(geometry, "oracle", together / together.sum(axis=1, keepdims=True))

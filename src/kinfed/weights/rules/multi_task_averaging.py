@@ -32,6 +32,7 @@ def multi_task_averaging(geometry: Geometry) -> Weights:
         similarity = 2 * n_agents * (n_agents - 1) / total
         diagonal = 1 + similarity * scatter
         column = (similarity / n_agents) * scatter / diagonal
-        matrix = np.diag(1 / diagonal) + np.outer(column, 1 / diagonal) / (1 - column.sum())
+        # 1 - sum(column) is the mean of 1 / D, written so that nothing cancels.
+        matrix = np.diag(1 / diagonal) + np.outer(column, 1 / diagonal) / np.mean(1 / diagonal)
         matrix /= matrix.sum(axis=1, keepdims=True)
     return weights_of(geometry, "multi-task-averaging", matrix[geometry.targets])

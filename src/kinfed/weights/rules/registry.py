@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 from kinfed.errors import InputError
@@ -61,13 +62,14 @@ def weigh(geometry: Geometry, rule: str = "q-aggregation", **options: Any) -> We
     >>> kinfed.weigh(geometry, "similarity-test").matrix.round(2)[0]
     array([0.33, 0.  , 0.33, 0.  , 0.33, 0.  ])
     """
+    if not isinstance(geometry, Geometry):
+        raise InputError(f"weigh needs a Geometry, such as explicit_geometry(points), got {type(geometry).__name__}")
     chosen = RULES[one_of(rule, RULES, "rule")]
     missing = sorted(chosen.needs - options.keys())
     if missing:
         raise InputError(f"rule {rule!r} needs {' and '.join(missing)}; pass {missing[0]}=...")
     try:
-        return chosen.weigh(geometry, **options)
+        signature(chosen.weigh).bind(geometry, **options)
     except TypeError as error:
-        if "unexpected keyword argument" in str(error):
-            raise InputError(f"rule {rule!r} does not take that option: {error}") from None
-        raise
+        raise InputError(f"rule {rule!r} does not take these options: {error}") from None
+    return chosen.weigh(geometry, **options)
