@@ -30,6 +30,7 @@ format: .venv/.dev
 	$(BIN)/ruff format src tests benchmarks
 
 benchmarks: .venv/.dev
+	$(PIP) --editable '.[benchmarks]'
 	$(BIN)/python -m benchmarks
 
 clean:
@@ -44,5 +45,6 @@ clean:
 	touch $@
 
 .venv/.dev: .venv/.made pyproject.toml constraints.txt
+	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[examples,dev]'
 	touch $@

@@ -1,5 +1,7 @@
 """All benchmarks, one after the other."""
 
-from benchmarks import core
+from benchmarks import core, learners, neural
 
 core.main()
+learners.main()
+neural.main()

@@ -73,7 +73,7 @@ def collaboration_weights(
     >>> weights.matrix.shape
     (12, 12)
     """
-    task = make_learner(learner).task
+    task = _learner_for(train, learner).task
     _check_target(train, task)
     prepared = Preparation.fit(train).transform(train)
     embedding = choose_embedding(
@@ -164,7 +164,7 @@ def personalize(
     """
     one_of(engine, ENGINES, "engine")
     one_of(rule, RULES, "rule")
-    minimiser = make_learner(learner)
+    minimiser = _learner_for(train, learner)
     if minimiser.task != "unsupervised" and not train.has_target:
         raise InputError("the federation has no target to learn; name its column when reading it, as target=...")
     _check_target(train, minimiser.task)
@@ -354,6 +354,14 @@ class Newcomer:
         columns = None if hasattr(X, "columns") else self.preparation.source
         rows = Federation.from_arrays(X, None, [self.name] * len(X), columns=columns)  # type: ignore[arg-type]
         return self.models.predict(0, self.preparation.transform(rows)[0].X)
+
+
+def _learner_for(train: Federation, learner: str | Learner | Any) -> Learner:
+    """The learner; a network asked for by name predicts numbers where the target is floating point, else classes."""
+    y = train[0].y
+    if learner == "torch" and y is not None and y.dtype.kind == "f":
+        return make_learner("torch", task="regression")
+    return make_learner(learner)
 
 
 def _check_target(train: Federation, task: Task) -> None:

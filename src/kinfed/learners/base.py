@@ -35,7 +35,10 @@ class Models(Protocol):
 class ClassifierModels(Models, Protocol):
     """Models that also give probabilities."""
 
-    classes: NDArray[Any]
+    @property
+    def classes(self) -> NDArray[Any]:
+        """The classes, sorted."""
+        ...
 
     def predict_proba(self, row: int, X: ArrayLike) -> NDArray[np.float64]:
         """Probabilities (n, number of classes) in the order of `classes`."""
