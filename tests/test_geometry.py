@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kinfed
+from kinfed.learners import regression_moments
 
 SIZES = (5, 9, 14, 6, 30, 2)
 
@@ -225,3 +226,13 @@ def test_bad_moments_are_refused(raw):
         kinfed.moment_geometry([], {}, kernel)
     with pytest.raises(kinfed.InputError, match="at least two points"):
         kinfed.second_moments(raw[0][:1], kernel)
+
+
+def test_the_moments_of_ridge_are_the_moments_of_the_embedding(raw):
+    """One exchange serves both: mean and second moment of z = (x, y)."""
+    kernel = kinfed.Polynomial()
+    for Z in raw:
+        ridge = regression_moments(Z[:, :2], Z[:, 2])
+        embedding = kinfed.second_moments(Z, kernel)
+        np.testing.assert_allclose(ridge.mean, embedding.mean)
+        np.testing.assert_allclose(ridge.comoment + np.outer(ridge.mean, ridge.mean), embedding.second)

@@ -6,6 +6,7 @@ and how much, then trains its own model on the weighted risk.
 
 from importlib.metadata import version as _version
 
+from kinfed.collaboration import collaboration_weights
 from kinfed.data import (
     Generated,
     Preparation,
@@ -25,7 +26,8 @@ from kinfed.federation import Agent, Federation
 from kinfed.kernels import Gaussian, Kernel, Laplace, Matern, Polynomial, median_bandwidth
 from kinfed.learners import LEARNERS, make_learner
 from kinfed.moments import effective_dimension, mmd2, operator_norm, pairwise_mmd2, trace_covariance
-from kinfed.pipeline import Newcomer, Personalization, collaboration_weights, personalize
+from kinfed.personalization import Newcomer, Personalization
+from kinfed.pipeline import personalize
 from kinfed.sketch import Sketch, load_sketch, sketch
 from kinfed.weights import (
     RULES,

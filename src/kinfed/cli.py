@@ -17,11 +17,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from kinfed.collaboration import collaboration_weights
 from kinfed.data import read_federation
 from kinfed.errors import InputError, KinfedError, MissingExtraError
 from kinfed.federation import Federation
 from kinfed.learners import LEARNERS
-from kinfed.pipeline import Personalization, collaboration_weights, personalize
+from kinfed.personalization import Personalization
+from kinfed.pipeline import personalize
 from kinfed.weights import RULES, Weights
 
 app = typer.Typer(help="Find each agent's kin in a federation.", no_args_is_help=True, add_completion=True)

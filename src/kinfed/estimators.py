@@ -12,13 +12,13 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from kinfed.collaboration import weigh_federation
 from kinfed.columns import unknown
 from kinfed.data import Preparation
 from kinfed.embedding import choose_embedding
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import make_learner
-from kinfed.pipeline import weigh_federation
 
 ONLY_AGENT = "only agent"
 
@@ -193,7 +193,7 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"all rows have the class {self.classes_[0]!r}; a classifier needs at least two classes")
+            raise InputError(f"all rows have the class {self.classes_[0]}; a classifier needs at least two classes")
         return np.asarray(codes)
 
     def predict(self, X: Any, agent: Any = None) -> NDArray[Any]:

@@ -108,7 +108,7 @@ def label_codes(federation: Federation) -> tuple[NDArray[Any], list[NDArray[np.i
     else:
         classes, codes = np.unique(pooled, return_inverse=True)
     if len(classes) < 2:
-        only = f"only the class {classes[0]!r}" if len(classes) else "no labels"
+        only = f"only the class {classes[0]}" if len(classes) else "no labels"
         raise InputError(f"the federation has {only}; a classifier needs at least two classes")
     ends = np.cumsum([len(y) for y in labels])[:-1]
     return classes, np.split(codes.astype(np.int64), ends)

@@ -125,5 +125,5 @@ def _encode(labels: NDArray[Any], task: str) -> tuple[NDArray[Any], NDArray[Any]
     except TypeError:
         raise InputError("y mixes labels that cannot be sorted, such as text and numbers; use one kind of label") from None
     if len(classes) < 2:
-        raise InputError(f"all agents have the one class {classes[0]!r}; a classifier needs two classes at least")
+        raise InputError(f"all agents have the one class {classes[0]}; a classifier needs two classes at least")
     return codes, classes
