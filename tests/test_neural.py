@@ -789,9 +789,9 @@ def test_data_and_weights_that_make_no_sense_are_refused():
     federation, learner = make_federation(), TorchLearner(epochs=1)
     for weights, message in [
         (np.eye(4), "shape"),
-        (np.full((2, 5), 0.5), "sums to"),
-        (np.full((1, 5), np.nan), "finite"),
-        (np.array([[2.0, -1, 0, 0, 0]]), "negative"),
+        (np.full((2, 5), 0.5), "row 0 of the weights is not on the simplex"),
+        (np.full((1, 5), np.nan), "not on the simplex"),
+        (np.array([[2.0, -1, 0, 0, 0]]), "its smallest entry is -1"),
     ]:
         with pytest.raises(InputError, match=message):
             learner.fit(federation, weights)

@@ -30,7 +30,7 @@ from kinfed.validation import points_array, without_rounding
 SKETCH_FORMAT = "kinfed-sketch"
 SKETCH_VERSION = 1
 
-_PARTS = 64
+_PARTS = 16
 # A mean of features may pass its bound by rounding alone, but by no more than this share of it.
 _BOUND_SLACK = 1e-6
 

@@ -15,22 +15,6 @@ from kinfed.learners.neural.pool import Pool
 from kinfed.learners.neural.stacked import StackedModule
 from kinfed.validation import target_indices
 
-# How far the sum of a row may be from one by rounding, in single precision too.
-_SLACK = 1e-5
-
-
-def weight_rows(weights: ArrayLike, n_agents: int) -> NDArray[np.float64]:
-    """Return the weights as a float64 matrix (T, B) with rows on the simplex."""
-    matrix = np.asarray(weights, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[1] != n_agents or len(matrix) == 0:
-        raise InputError(f"weights have shape {matrix.shape}; (targets, {n_agents}) is expected, a column for each agent")
-    if not np.isfinite(matrix).all() or (matrix < 0).any():
-        raise InputError("weights must be finite and not negative")
-    wrong = np.flatnonzero(np.abs(matrix.sum(axis=1) - 1) > _SLACK)
-    if len(wrong):
-        raise InputError(f"row {wrong[0]} of the weights sums to {matrix[wrong[0]].sum():.6g}; every row must sum to one")
-    return matrix
-
 
 def start_parameters(
     warm_start: Mapping[str, Any] | TorchModels | None,

@@ -14,10 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from kinfed.errors import InputError
+from kinfed.learners.inputs import simplex_rows
 from kinfed.learners.neural.blocks import Size
 from kinfed.learners.neural.checkpoint import CheckpointFolder, digest
 from kinfed.learners.neural.fedavg import FederatedAveraging
-from kinfed.learners.neural.lanes import distinct_lanes, start_parameters, weight_rows
+from kinfed.learners.neural.lanes import distinct_lanes, start_parameters
 from kinfed.learners.neural.methods import Method, Problem
 from kinfed.learners.neural.models import TorchModels
 from kinfed.learners.neural.modules import ModuleFactory, activations_per_row, check_module, make_module, perceptron
@@ -183,7 +184,7 @@ class TorchLearner:
             share = self.validation_share if self.patience is not None else 0.0
             rng = generator(int(seed), Stream.HOLD_OUT)
             pool = pool_federation(federation, self.task, _TYPES[self.dtype], rng, share)
-            matrix = weight_rows(weights, len(pool.names))
+            matrix = simplex_rows(weights, pool.names, pool.sizes.tolist())
             stacked = self._stacked(pool, int(seed))
             start = start_parameters(self.warm_start, stacked, len(matrix), pool.classes)
             lane, lanes, own = distinct_lanes(matrix, start, targets, pool, needs_target=self.patience is not None)
