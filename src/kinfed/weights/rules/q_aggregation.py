@@ -42,7 +42,6 @@ def q_aggregation_exact(geometry: Geometry, c_q: float | None = None, c_p: float
 
 def q_aggregation(
     points: Mapping[Any, ArrayLike] | Sequence[ArrayLike],
-    *,
     kernel: Kernel | None = None,
     c_q: float | None = None,
     c_p: float | None = None,
