@@ -7,23 +7,21 @@ import pickle
 import subprocess
 import sys
 import textwrap
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from kinfed import InputError, KinfedError, MissingExtraError  # noqa: E402
-from kinfed.learners.neural import TorchLearner, TorchModels, checkpoint  # noqa: E402
-from kinfed.learners.neural.blocks import Size  # noqa: E402
-from kinfed.learners.neural.modules import perceptron  # noqa: E402
-from kinfed.learners.neural.pool import pool_federation  # noqa: E402
-from kinfed.learners.neural.sampling import Stream, generator, mixture_rows, stratified_uniforms  # noqa: E402
-from kinfed.learners.neural.stacked import Lanes, StackedModule, cross_entropy  # noqa: E402
+from kinfed import Agent, Federation, InputError, KinfedError, MissingExtraError
+from kinfed.learners.neural import TorchLearner, TorchModels, checkpoint
+from kinfed.learners.neural.blocks import Size
+from kinfed.learners.neural.modules import perceptron
+from kinfed.learners.neural.pool import pool_federation
+from kinfed.learners.neural.sampling import Stream, generator, mixture_rows, stratified_uniforms
+from kinfed.learners.neural.stacked import Lanes, StackedModule, cross_entropy
 
 
 @pytest.fixture(autouse=True)
@@ -35,25 +33,14 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@dataclass(frozen=True)
-class Agent:
-    X: np.ndarray
-    y: np.ndarray | None
+def an_agent(X: np.ndarray, y: np.ndarray | None) -> Agent:
+    return Agent("unnamed", X, y)
 
 
-class Federation:
-    """The part of a federation that a learner relies on."""
-
-    def __init__(self, agents: list[Agent]) -> None:
-        self.agents = agents
-        self.names = tuple(f"site-{k}" for k in range(len(agents)))
-        self.sizes = np.array([len(agent.X) for agent in agents])
-
-    def __len__(self) -> int:
-        return len(self.agents)
-
-    def __getitem__(self, k: int) -> Agent:
-        return self.agents[k]
+def federation_of(agents: list[Agent]) -> Federation:
+    """The agents as site-0, site-1, ..."""
+    named = tuple(replace(agent, name=f"site-{k}") for k, agent in enumerate(agents))
+    return Federation(named, tuple(f"x{j}" for j in range(agents[0].X.shape[1])))
 
 
 def make_federation(n_agents=5, d=4, classes=3, seed=0, low=6, high=15, regression=False) -> Federation:
@@ -62,11 +49,11 @@ def make_federation(n_agents=5, d=4, classes=3, seed=0, low=6, high=15, regressi
     for _ in range(n_agents):
         X = rng.standard_normal((int(rng.integers(low, high)), d))
         scores = X @ rng.standard_normal((d, classes)) + rng.standard_normal(classes)
-        agents.append(Agent(X, np.sin(scores[:, 0]) if regression else scores.argmax(axis=1)))
+        agents.append(an_agent(X, np.sin(scores[:, 0]) if regression else scores.argmax(axis=1)))
     # Every class occurs, whatever was drawn.
     if not regression:
         agents[0].y[:classes] = np.arange(classes)
-    return Federation(agents)
+    return federation_of(agents)
 
 
 def sparse_weights(n_agents=5, seed=1) -> np.ndarray:
@@ -342,7 +329,7 @@ def test_agents_of_weight_zero_never_touch_a_model(settings):
     clean, weights = make_federation(), sparse_weights()[:5]
     weights[:, 3] = 0
     weights /= weights.sum(axis=1, keepdims=True)
-    poisoned = Federation([*clean.agents[:3], Agent(1e30 * clean[3].X, clean[3].y), clean[4]])
+    poisoned = federation_of([*clean.agents[:3], an_agent(1e30 * clean[3].X, clean[3].y), clean[4]])
     targets = np.array([0, 1, 2, 0, 4])
     expected = TorchLearner(**settings).fit(clean, weights, targets=targets)
     found = TorchLearner(**settings).fit(poisoned, weights, targets=targets)
@@ -574,7 +561,7 @@ def test_early_stopping_needs_targets_and_rows():
     with pytest.raises(InputError, match="targets"):
         TorchLearner(patience=2).fit(make_federation(), sparse_weights())
     federation = make_federation()
-    single = Federation([Agent(federation[0].X[:1], federation[0].y[:1]), *federation.agents[1:]])
+    single = federation_of([an_agent(federation[0].X[:1], federation[0].y[:1]), *federation.agents[1:]])
     with pytest.raises(InputError, match="site-0"):
         TorchLearner(patience=2).fit(single, np.eye(5))
 
@@ -582,7 +569,7 @@ def test_early_stopping_needs_targets_and_rows():
 def test_string_labels_probabilities_and_single_modules():
     federation = make_federation(low=60, high=80)
     names = np.array(["cat", "bird", "dog"])
-    named = Federation([Agent(agent.X, names[agent.y]) for agent in federation.agents])
+    named = federation_of([an_agent(agent.X, names[agent.y]) for agent in federation.agents])
     models = TorchLearner(hidden=(16,), epochs=150, learning_rate=0.03).fit(named, np.eye(5))
     assert models.classes.tolist() == ["bird", "cat", "dog"]
     for row in range(5):
@@ -611,7 +598,7 @@ def test_regression_learns_and_predicts_numbers():
 
 
 def test_double_precision():
-    single = Federation([Agent(agent.X.astype(np.float32), agent.y) for agent in make_federation().agents])
+    single = federation_of([an_agent(agent.X.astype(np.float32), agent.y) for agent in make_federation().agents])
     models = TorchLearner(hidden=(6,), epochs=3, dtype="float64").fit(single, sparse_weights())
     assert all(value.dtype == np.float64 for value in models.parameters.values())
 
@@ -742,7 +729,7 @@ def test_warm_start_from_other_models():
         TorchLearner(hidden=(8,), warm_start=grand_mean).fit(federation, weights)
     with pytest.raises(InputError, match="parameters"):
         TorchLearner(hidden=(), warm_start=grand_mean).fit(federation, weights)
-    fewer = Federation([Agent(agent.X, agent.y % 2) for agent in federation.agents])
+    fewer = federation_of([an_agent(agent.X, agent.y % 2) for agent in federation.agents])
     with pytest.raises(InputError, match="other classes"):
         TorchLearner(hidden=(6,), warm_start=grand_mean).fit(fewer, weights)
 
@@ -799,16 +786,16 @@ def test_data_and_weights_that_make_no_sense_are_refused():
         learner.fit(federation, np.eye(5), seed=-1)
     with pytest.raises(InputError, match="targets"):
         learner.fit(federation, np.eye(5), targets=np.array([1, 2]))
-    one = Federation([Agent(agent.X, np.zeros(len(agent.X))) for agent in federation.agents])
+    one = federation_of([an_agent(agent.X, np.zeros(len(agent.X))) for agent in federation.agents])
     with pytest.raises(InputError, match="one class"):
         learner.fit(one, np.eye(5))
-    without = Federation([Agent(agent.X, None) for agent in federation.agents])
+    without = federation_of([an_agent(agent.X, None) for agent in federation.agents])
     with pytest.raises(InputError, match="site-0 has no y"):
         learner.fit(without, np.eye(5))
-    fractions = Federation([Agent(agent.X, agent.y + 0.5) for agent in federation.agents])
+    fractions = federation_of([an_agent(agent.X, agent.y + 0.5) for agent in federation.agents])
     with pytest.raises(InputError, match="regression"):
         learner.fit(fractions, np.eye(5))
-    huge = Federation([Agent(1e39 * agent.X, agent.y) for agent in federation.agents])
+    huge = federation_of([an_agent(1e39 * agent.X, agent.y) for agent in federation.agents])
     with pytest.raises(InputError, match="rescale"):
         learner.fit(huge, np.eye(5))
     with pytest.raises(InputError, match="one loss per row"):

@@ -22,13 +22,15 @@ def test_networks_personalise_classes():
     assert newcomer.predict(late.X).shape == (30,)
 
 
-def test_federated_averaging_by_name_from_the_estimator():
+def test_federated_averaging_in_the_estimator():
     rng = np.random.default_rng(0)
     X, agent = rng.standard_normal((200, 3)), np.arange(200) % 5
     y = X @ [1.0, -1.0, 0.5]
     learner = TorchLearner(task="regression", hidden=(), method="fedavg", rounds=60, optimiser="sgd", learning_rate=0.1)
     model = kinfed.PersonalizedRegressor(learner).fit(X, y, agent=agent)
     assert model.score(X, y, agent=agent) > 0.98
+    assert kinfed.PersonalizedRegressor("torch").fit(X, y, agent=agent).predict(X, agent=agent).dtype.kind == "f"
+    assert set(kinfed.PersonalizedClassifier("torch").fit(X, y > 0, agent=agent).predict(X, agent=agent)) <= {True, False}
 
 
 def test_torch_is_a_learner_by_name():

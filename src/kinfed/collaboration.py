@@ -99,7 +99,7 @@ def weigh_federation(
 def learner_for(train: Federation, learner: str | Learner | Any) -> Learner:
     """The learner; a network asked for by name predicts numbers where the target is floating point, else classes."""
     y = train[0].y
-    if learner == "torch" and y is not None and y.dtype.kind == "f":
+    if isinstance(learner, str) and learner == "torch" and y is not None and y.dtype.kind == "f":
         return make_learner("torch", task="regression")
     return make_learner(learner)
 

@@ -70,7 +70,8 @@ class _Personalized(BaseEstimator):
             self, X, y, dtype=(np.float64, np.float32), y_numeric=self._task == "regression", ensure_min_samples=2
         )
         federation = Federation.from_arrays(X, self._check_target(y), _one_per_row(labels, X), columns=columns)
-        learner = make_learner(self._default_learner if self.estimator is None else self.estimator)
+        named = self._default_learner if self.estimator is None else self.estimator
+        learner = make_learner(named, **({"task": self._task} if isinstance(named, str) and named == "torch" else {}))
         if learner.task != self._task:
             raise InputError(
                 f"{type(self).__name__} needs a learner for {self._task}, but {learner!r} is for {learner.task}"

@@ -25,6 +25,7 @@ Array = NDArray[np.float64]
 
 OPTIMAL = "optimal: no other weights are better by more than the gap"
 ROUNDING = "stopped by rounding: the gap is as small as double precision allows"
+STALLED = "stopped without progress, most likely by rounding: the gap says how far the optimum may be"
 ROUNDS = "stopped after the last round allowed: the gap says how far the optimum may be"
 
 # A target is done when its gap is below this share of the value of learning alone.
@@ -58,7 +59,7 @@ def active_set(problem: SimplexProblem) -> tuple[Array, Array, tuple[str, ...]]:
         optimal = gap <= _RELATIVE_GAP * problem.alone[live]
         exhausted = ~optimal & (stalled[live] >= np.where(gap <= floor[live], 3, _MOST_STALLED))
         stops[live[optimal]] = OPTIMAL
-        stops[live[exhausted]] = ROUNDING
+        stops[live[exhausted]] = np.where(gap[exhausted] <= floor[live[exhausted]], ROUNDING, STALLED)
         going = ~(optimal | exhausted)
         live, gradients = live[going], gradients[going]
         if not len(live):
