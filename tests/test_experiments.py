@@ -34,11 +34,26 @@ TINY = {
     },
     "early-stop": {"agents": 8, "points": 6, "dim": 3, "features": 40, "steps": 2000, "spreads": (0.0, 1.0)},
     "feature-count": {"agents": 8, "points": 6, "dim": 3, "features": (10, 40)},
+    "femnist": {"epochs": 6, "features": 30, "hidden": 4, "batch": 8, "look_every": 2},
 }  # fmt: skip
 
 
-def tiny(name, **changes):
-    return EXPERIMENTS[name](**{**TINY[name], "repetitions": 3, **changes})
+def few_images(folder):
+    """Five writers of twelve noisy images of three characters, as an archive."""
+    path = folder / "few.npz"
+    if path.exists():
+        return path
+    rng = np.random.default_rng(0)
+    shapes = rng.integers(0, 2, (3, 784)) * 200
+    y = np.tile([0, 1, 2], 20)
+    X = np.clip(255 - shapes[y] * (rng.random((60, 784)) < 0.3), 0, 255).astype(np.uint8)
+    np.savez(path, X=X, y=y, agent=np.repeat(np.arange(5), 12))
+    return path
+
+
+def tiny(name, folder, **changes):
+    needed = {"data": few_images(folder)} if name == "femnist" else {}
+    return EXPERIMENTS[name](**{**TINY[name], **needed, "repetitions": 3, **changes})
 
 
 def kinfed_command(*arguments, cwd):
@@ -50,7 +65,11 @@ def kinfed_command(*arguments, cwd):
 def test_every_experiment_keeps_its_promises(name, tmp_path):
     seen = []
     summary = run_experiment(
-        tiny(name), tmp_path / "a", command="kinfed reproduce", workers=1, progress=lambda *args: seen.append(args)
+        tiny(name, tmp_path),
+        tmp_path / "a",
+        command="kinfed reproduce",
+        workers=1,
+        progress=lambda *args: seen.append(args),
     )
     assert seen[0] == (name, 0, seen[-1][2])
     assert seen[-1][1] == seen[-1][2]
@@ -81,18 +100,18 @@ def test_every_experiment_keeps_its_promises(name, tmp_path):
 
     # The same seed in other processes, the parts in another order and one of them lost: the same bytes.
     other = tmp_path / "b"
-    run_experiment(tiny(name, repetitions=2), other, workers=1)
+    run_experiment(tiny(name, tmp_path, repetitions=2), other, workers=1)
     next((other / "parts").glob("*.npz")).write_bytes(b"not whole")
-    run_experiment(tiny(name), other, workers=2)
+    run_experiment(tiny(name, tmp_path), other, workers=2)
     assert (other / "results.csv").read_bytes() == (tmp_path / "a" / "results.csv").read_bytes()
     assert (other / "means.csv").read_bytes() == (tmp_path / "a" / "means.csv").read_bytes()
     assert "taken over from before" in (other / "summary.md").read_text()
 
 
 def test_another_seed_in_the_same_folder_is_another_run(tmp_path):
-    run_experiment(tiny("concept-shift"), tmp_path, workers=1)
+    run_experiment(tiny("concept-shift", tmp_path), tmp_path, workers=1)
     first = pd.read_csv(tmp_path / "results.csv")["value"]
-    run_experiment(tiny("concept-shift", seed=1), tmp_path, workers=1)
+    run_experiment(tiny("concept-shift", tmp_path, seed=1), tmp_path, workers=1)
     assert not np.allclose(first, pd.read_csv(tmp_path / "results.csv")["value"])
 
 
@@ -156,6 +175,8 @@ def test_networks_cut_off_mid_training_end_with_the_same_values(tmp_path):
         (["concept-shift", "--repetitions", "0"], "--repetitions must be at least 1, got 0"),
         (["concept-shift", "--workers", "0"], "--workers must be at least 1"),
         (["concept-shift", "--spreads", "1.5", "--repetitions", "1"], "spread must be"),
+        (["femnist", "--data", "nowhere.npz"], "nowhere.npz does not exist"),
+        (["femnist", "--data", "nowhere.npz", "--pixels", "red"], "--pixels 'red' is not known"),
         (["covariate-shift", "--learning-rate", "-1"], "--learning-rate must be a number of at least 0"),
     ],
 )

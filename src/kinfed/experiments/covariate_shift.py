@@ -54,7 +54,7 @@ class CovariateShift:
     widths: tuple[int, ...] = field(default=(16, 32), metadata={"help": "Widths of hidden layers."})
     epochs: int = field(default=2000, metadata={"help": "Steps of Adam."})
     learning_rate: float = field(default=0.001, metadata={"help": "Of Adam."})
-    batch: int = field(default=100, metadata={"help": "Rows a step draws from a target's mixture; 0: all rows."})
+    batch: int = field(default=60, metadata={"help": "Rows a step draws from a target's mixture; 0: all rows."})
     test_points: int = field(default=2000, metadata={"help": "Test points per agent."})
     look_every: int = field(default=50, metadata={"help": "Epochs between looks at the test data."})
     methods: tuple[str, ...] = field(

@@ -7,10 +7,12 @@ from kinfed.experiments.covariate_shift import CovariateShift
 from kinfed.experiments.early_stop import EarlyStop
 from kinfed.experiments.experiment import Experiment
 from kinfed.experiments.feature_count import FeatureCount
+from kinfed.experiments.femnist import Femnist
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
     ConceptShift.name: ConceptShift,
     CovariateShift.name: CovariateShift,
+    Femnist.name: Femnist,
     EarlyStop.name: EarlyStop,
     FeatureCount.name: FeatureCount,
 }
