@@ -213,23 +213,24 @@ def test_the_interval_holds_the_bracket_of_the_best_set(spread):
 
 
 @pytest.mark.parametrize("rule, spread", [("grand-mean", 0.3), ("similarity-test", 0.0), ("similarity-test", 0.6)])
-def test_the_predicted_gain_is_the_gain_of_weights_on_the_points_they_have_seen(rule, spread):
-    """Over 60 federations the mean prediction is the true mean change of error at (K - 1)/K of the data.
+def test_the_predicted_gain_is_that_of_weights_chosen_on_part_of_the_data(rule, spread):
+    """Over 60 federations the mean prediction is the true gain of weights chosen on 9 of 12 points, at 12 points.
 
-    Sizes are multiples of K, so every fold leaves the same number of points; the truth is simulated at that size.
+    The truth is simulated on independent federations of 9 points, with true means and traces.
     """
     rng = np.random.default_rng(3)
     means = spread * rng.standard_normal((10, 3))
     mu = np.array([embedding_of_normal(mean) for mean in means])
+    traces = np.array([trace_of_normal(mean) for mean in means])
     predicted, true = [], []
     for seed in range(60):
         result = kinfed.predict_gain_of_points(normal_agents(means, [12] * 10, rng), rule, folds=4, seed=seed)
         predicted.append(result.gain)
-        smaller = normal_agents(means, [9] * 10, rng)
-        nu = np.array([P.mean(axis=0) for P in smaller])
-        weights = kinfed.weigh(kinfed.explicit_geometry(smaller), rule).matrix
-        alone = np.array([trace_of_normal(mean) for mean in means]) / 9
-        true.append((np.sum((nu - mu) ** 2, axis=1) - np.sum((weights @ nu - mu) ** 2, axis=1)) / alone)
+        part = normal_agents(means, [9] * 10, rng)
+        nu = np.array([P.mean(axis=0) for P in part])
+        weights = kinfed.weigh(kinfed.explicit_geometry(part), rule).matrix
+        error = np.sum((weights @ nu - mu) ** 2, axis=1) - weights**2 @ traces * (1 / 9 - 1 / 12)
+        true.append(1 - error / (traces / 12))
     difference = np.mean(predicted, axis=1) - np.mean(true, axis=1)
     # The ratio to an estimated error alone has a bias of order 1/n; 2 % is allowed for it.
     assert abs(difference.mean()) <= STANDARD_ERRORS * difference.std(ddof=1) / np.sqrt(60) + 0.02
@@ -270,16 +271,18 @@ def test_leaving_one_out_is_a_literal_loop():
     result = kinfed.predict_gain_of_points(points, "grand-mean", folds=5, seed=7)
     rng = np.random.default_rng(7)
     out = [rng.permutation(np.arange(5) % 5) for _ in range(3)]
+    scatter = np.array([np.var(array, axis=0, ddof=1).sum() / 5 for array in points])
     for t in range(3):
-        changes, alone = [], []
+        changes = []
         for fold in range(5):
             kept = [array[own != fold] for array, own in zip(points, out, strict=True)]
             point = points[t][out[t] == fold][0]
             pooled = np.vstack(kept).mean(axis=0)
-            changes.append(np.sum((pooled - point) ** 2) - np.sum((kept[t].mean(axis=0) - point) ** 2))
-            alone.append(np.var(kept[t], axis=0, ddof=1).sum() / 4)
-        np.testing.assert_allclose(result.gain[t], -np.mean(changes) / np.mean(alone))
-        np.testing.assert_allclose(result.standard_error[t], np.std(changes, ddof=1) / 5**0.5 / np.mean(alone))
+            change = np.sum((pooled - point) ** 2) - np.sum((kept[t].mean(axis=0) - point) ** 2)
+            change += sum(((k == t) - 1 / 9) * (scatter[k] * 5 / 4 - scatter[k]) for k in range(3))
+            changes.append(change)
+        np.testing.assert_allclose(result.gain[t], -np.mean(changes) / scatter[t])
+        np.testing.assert_allclose(result.standard_error[t], np.std(changes, ddof=1) / 5**0.5 / scatter[t])
 
 
 def test_agents_with_two_points_are_not_predicted_but_take_part():

@@ -10,7 +10,12 @@ w and the aggregate :math:`m_t = \sum_k w_k \nu^A_k`. For a held out point the p
         = |m_t - \nu^A_t|^2 + 2 \langle m_t - \nu^A_t, \nu^A_t - \Phi_i \rangle
 
 has expectation :math:`|m_t - \mu_t|^2 - |\nu^A_t - \mu_t|^2` given A: what the aggregate changes, whatever the rule and
-however it looked at A. Its mean over all points and folds, relative to :math:`s_t^A`, is minus the gain.
+however it looked at A.
+
+That is the change with the points of A. With all points the variance of every mean is smaller, so weights w change the
+error by :math:`\sum_k (1_{k = t} - w_k^2) (s^A_k - s_k)` more, where :math:`s^A_k = s_k n_k / n^A_k`. The mean of both over
+all points and folds, relative to :math:`s_t`, is minus the gain: without bias for weights that do not depend on the data,
+and on the low side for weights that get better with more of it.
 """
 
 from __future__ import annotations
@@ -52,7 +57,7 @@ class PredictedGain:
         The rule behind `gain` and `optimistic_gain`.
     gain : array of shape (B,)
         Measured on held out points; NaN for agents with fewer than three points. The weights have seen (K - 1)/K of the
-        data, so with few points it errs on the low side.
+        data, so where they still get better with more of it this errs on the low side.
     standard_error : array of shape (B,)
         Of `gain`, from the spread over held out points.
     optimistic_gain : array of shape (B,)
@@ -152,26 +157,25 @@ def predict_gain_of_points(
     rng = np.random.default_rng(seed)
     fold_of = [_folds(len(array), n_folds, rng) for array in arrays]
     changes = [np.full(len(array), np.nan) for array in arrays]
-    alone = [np.full(len(array), np.nan) for array in arrays]
     for fold in range(n_folds):
         kept = [array[own != fold] for array, own in zip(arrays, fold_of, strict=True)]
-        geometry = explicit_geometry(kept, norm_bound=bound)
+        matrix = weigh(explicit_geometry(kept, norm_bound=bound), rule, **chosen).matrix
         means = np.array([array.mean(axis=0, dtype=np.float64) for array in kept])
-        shifts = weigh(geometry, rule, **chosen).matrix @ means - means
+        shifts = matrix @ means - means
+        variances = whole.scatter * (whole.sizes / np.array([len(array) for array in kept]) - 1)
+        still_to_come = variances - matrix**2 @ variances
         for t, (array, own) in enumerate(zip(arrays, fold_of, strict=True)):
-            changes[t][own == fold] = held_out_change(shifts[t], means[t], array[own == fold])
-            alone[t][own == fold] = geometry.scatter[t]
+            changes[t][own == fold] = held_out_change(shifts[t], means[t], array[own == fold]) + still_to_come[t]
 
     saved = -np.array([change.mean() for change in changes])
-    error_alone = np.array([error.mean() for error in alone])
     deviation = np.array([change.std(ddof=1) / np.sqrt(len(change)) for change in changes])
-    mean_gain, interval = _over_agents(saved, error_alone, level, seed)
+    mean_gain, interval = _over_agents(saved, whole.scatter, level, seed)
     return PredictedGain(
         names=names,
         sizes=whole.sizes,
         rule=rule,
-        gain=_relative(saved, error_alone),
-        standard_error=_relative(deviation, error_alone),
+        gain=_relative(saved, whole.scatter),
+        standard_error=_relative(deviation, whole.scatter),
         optimistic_gain=1 - _relative(risk, whole.scatter, otherwise=1.0),
         mean_gain=mean_gain,
         interval=interval,

@@ -145,8 +145,8 @@ class TheoryTerms:
         kin = np.median(self.members.sum(axis=1))
         return (
             f"by the bracket of the theorem, an average over the best agents (a median of {kin:g} of "
-            f"{self.members.shape[1]}) would save {point:.0%} of the squared error of the mean embedding; the noise of the distances leaves "
-            f"{low:.0%} to {high:.0%} ({self.level:.0%} interval for every agent)"
+            f"{self.members.shape[1]}) would save {point:.0%} of the squared error of the mean embedding; the noise of the "
+            f"distances leaves {low:.0%} to {high:.0%} ({self.level:.0%} interval for every agent)"
         )
 
 
