@@ -73,6 +73,15 @@ class PredictedGain:
         K.
     terms : TheoryTerms
         Terms of the paper's bound for the best sets of agents.
+
+    Notes
+    -----
+    How right this is was measured on generators of concept shift, covariate shift, equal and unrelated agents, 24 or 40
+    agents with 10, 30 or 100 points, 20 to 25 federations each, with Q-aggregation. The prediction was mostly 0.01 to 0.07
+    below the true gain, since weights of part of the points gain less. So the lower end is the one to rely on: it was below
+    the true gain of the federation in 90 to 100 % of the runs, while the whole 95 % interval held it in 40 to 70 % with 10
+    points per agent and 70 to 96 % with 30 or more. For single agents `gain` minus two standard errors was above the truth
+    in 0.3 to 7 % of all cases. On the same data `optimistic_gain` was too high by 0.08 to 0.8.
     """
 
     names: tuple[str, ...]
