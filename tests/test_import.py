@@ -5,7 +5,7 @@ import sys
 
 import kinfed
 
-HEAVY = ("torch", "flwr", "ray", "plotly", "matplotlib")
+HEAVY = ("torch", "flwr", "ray", "plotly", "matplotlib", "PIL", "pyarrow.parquet")
 
 
 def test_every_public_name_exists_and_is_documented():

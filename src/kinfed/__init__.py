@@ -16,6 +16,7 @@ from kinfed.data import (
     label_shift,
     no_structure,
     read_federation,
+    read_femnist,
 )
 from kinfed.embedding import Embedding, choose_embedding
 from kinfed.errors import InputError, KinfedError, MissingExtraError, SketchError
@@ -104,6 +105,7 @@ __all__ = [
     "predict_gain_of_points",
     "q_aggregation",
     "read_federation",
+    "read_femnist",
     "score_models",
     "second_moments",
     "sketch",

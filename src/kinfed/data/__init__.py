@@ -1,9 +1,11 @@
 """Data for federations: readers, preparation of raw tables, and synthetic federations.
 
-`readers` is the one door to files (`tables`, `leaf` and `archive` behind it); `standardisation`, `rules` and `preparation`
-turn raw columns into numbers from per-column aggregates alone; `generators` draw federations from known `laws`.
+`readers` is the one door to files (`tables`, `leaf` and `archive` behind it) and `femnist` the one to that data set, with
+`image_tables` for the form that needs an extra; `standardisation`, `rules` and `preparation` turn raw columns into numbers
+from per-column aggregates alone; `generators` draw federations from known `laws`.
 """
 
+from kinfed.data.femnist import read_femnist
 from kinfed.data.generators import concept_shift, covariate_shift, feature_rotation, label_shift, no_structure
 from kinfed.data.laws import Generated, Law
 from kinfed.data.preparation import Preparation
@@ -27,5 +29,6 @@ __all__ = [
     "label_shift",
     "no_structure",
     "read_federation",
+    "read_femnist",
     "summarise",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,18 @@ ARRAYS = ("X", "y", "agent", "agent_names", "feature_names", "target_names", "gr
 """The arrays that are read; an archive may hold others."""
 
 
-def read_archive(path: Path, target: str | None, leave_out: Collection[str]) -> Federation:
+def read_archive(
+    path: Path,
+    target: str | None,
+    leave_out: Collection[str],
+    choose: Callable[[Collection[str]], Collection[str]] | None = None,
+) -> Federation:
     """Federation of an ``.npz`` archive.
 
     ``X`` (n, d) and ``agent`` (n,) are needed; ``agent`` holds labels, or indices into ``agent_names`` if that is there.
     Optional: ``y`` (n,), or (n, several) with ``target_names`` of which `target` picks one; ``feature_names`` (d,);
     ``groups``, one label per agent in the order of ``agent_names``, else of first appearance; ``dup`` (n,), rows to drop.
+    With `choose` only the agents it returns of all their names are kept.
     """
     arrays = _load(path)
     for key in ("X", "agent"):
@@ -46,6 +52,10 @@ def read_archive(path: Path, target: str | None, leave_out: Collection[str]) -> 
     used = [j for j, column in enumerate(columns) if column not in leave_out]
     try:
         labels, groups = _agents(arrays, kept)
+        if choose is not None:
+            chosen = set(choose(set(labels.tolist())))
+            kept[kept] = [label in chosen for label in labels]
+            labels, groups = _agents(arrays, kept)
         rows = np.flatnonzero(kept)
         return assemble(
             arrays["X"][kept] if len(used) == d else arrays["X"][kept][:, used],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +14,25 @@ from numpy.typing import NDArray
 from kinfed.errors import InputError
 from kinfed.federation import Federation, assemble
 
+_BEGINNING = 1 << 20
+"""How many characters of a file are searched for the names of its users before all of it is read."""
+
 
 def read_leaf(source: Path, paths: Sequence[Path]) -> Federation:
     """Federation of the users of all files; `source` is what the caller named."""
-    owner: dict[str, Path] = {}
+    users: list[str] = []
     features: list[NDArray[np.float64]] = []
     targets: list[Any] = []
-    for path in paths:
-        content = _content(path)
-        for user, claimed in zip(content["users"], content["num_samples"], strict=True):
-            if user in owner:
-                raise InputError(
-                    f"user {user} is in {owner[user].name} and in {path.name} of {source}; "
-                    "read training and test files apart, or keep one of them"
-                )
-            owner[user] = path
-            X, y = _samples(path, user, content["user_data"], claimed)
-            if features and X.shape[1] != features[0].shape[1]:
-                raise InputError(
-                    f"{path}: the rows of user {user} have length {X.shape[1]}, those of user {next(iter(owner))} have "
-                    f"{features[0].shape[1]}; all users must share the same features"
-                )
-            features.append(X)
-            targets.extend(y)
-    if not owner:
-        raise InputError(f"{source} names no users; give LEAF files with data")
-    users, sizes = list(owner), [len(X) for X in features]
+    for path, user, X, y in leaf_samples(source, paths):
+        if features and X.shape[1] != features[0].shape[1]:
+            raise InputError(
+                f"{path}: the rows of user {user} have length {X.shape[1]}, those of user {users[0]} have "
+                f"{features[0].shape[1]}; all users must share the same features"
+            )
+        users.append(user)
+        features.append(X)
+        targets.extend(y)
+    sizes = [len(X) for X in features]
     labels = np.repeat(np.array(users, dtype=object), sizes)
     starts = np.cumsum([0, *sizes[:-1]])
 
@@ -49,6 +43,39 @@ def read_leaf(source: Path, paths: Sequence[Path]) -> Federation:
         return assemble(np.concatenate(features), targets, labels, place, target="y")
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
+
+
+def leaf_samples(
+    source: Path, paths: Sequence[Path], chosen: Collection[str] | None = None
+) -> Iterator[tuple[Path, str, NDArray[np.float64], list[Any]]]:
+    """The file, name, rows x and targets y of one user after the other; of those in `chosen` alone if that is given."""
+    owner: dict[str, Path] = {}
+    for path in paths:
+        content = _content(path)
+        for user, claimed in zip(content["users"], content["num_samples"], strict=True):
+            if user in owner:
+                raise InputError(
+                    f"user {user} is in {owner[user].name} and in {path.name} of {source}; "
+                    "read training and test files apart, or keep one of them"
+                )
+            owner[user] = path
+            if chosen is None or user in chosen:
+                yield path, user, *_samples(path, user, content["user_data"], claimed)
+    if not owner:
+        raise InputError(f"{source} names no users; give LEAF files with data")
+
+
+def leaf_users(path: Path) -> list[str]:
+    """Names of the users of a file, from its beginning alone if it starts with them, as the files LEAF writes do."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            beginning = file.read(_BEGINNING)
+        opening = re.match(r'\s*\{\s*"users"\s*:\s*(?=\[)', beginning)
+        if opening is not None:
+            return [str(user) for user in json.JSONDecoder().raw_decode(beginning, opening.end())[0]]
+    except (ValueError, RecursionError, OSError):
+        pass  # the list is longer than the beginning, or something is wrong: reading all of the file tells which
+    return list(_content(path)["users"])
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -74,10 +74,11 @@ class Training:
             self.done += 1
             if self._patience is not None:
                 self._stop_lanes(self._patience)
-            if self._folder is not None and self._folder.is_due():
-                self._save()
+            # Observers first: a run resumed from a state that was saved before them would never tell them of this epoch.
             for observer in observers:
                 observer(self.done, self)
+            if self._folder is not None and self._folder.is_due():
+                self._save()
         self._save()
 
     @property

@@ -1,4 +1,4 @@
-"""Commands: the demo, weights and predicted gains before training, and personal models.
+"""Commands: the demo, weights and predicted gains before training, personal models, and the paper's experiments.
 
 Exit codes: 0 done, 1 a mistake kinfed can name (one line on standard error), 2 a command line it cannot read, 130
 interrupted.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -17,12 +15,13 @@ import pandas
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from kinfed.cli import reproduce
+from kinfed.cli.terminal import Out, Seed, made_folder, progress_bars
 from kinfed.collaboration import collaboration_weights, predict_gain
 from kinfed.data import read_federation
-from kinfed.errors import InputError, KinfedError, MissingExtraError
+from kinfed.errors import KinfedError, MissingExtraError
 from kinfed.federation import Federation
 from kinfed.learners import LEARNERS
 from kinfed.personalization import Personalization
@@ -30,15 +29,14 @@ from kinfed.pipeline import personalize
 from kinfed.weights import RULES, Weights
 
 app = typer.Typer(help="Find each agent's kin in a federation.", no_args_is_help=True, add_completion=True)
+app.add_typer(reproduce.app, name="reproduce")
 
 Data = Annotated[Path, typer.Argument(help="A table, a folder of tables, LEAF JSON, or .npz.")]
 Target = Annotated[str | None, typer.Option(help="Column to predict.")]
 AgentColumn = Annotated[str | None, typer.Option("--agent", help="Column that tells agents apart.")]
-Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 RuleName = Annotated[str, typer.Option("--rule", help=f"How agents are weighed: {', '.join(RULES)}.")]
 LearnerName = Annotated[str, typer.Option("--learner", help=f"What is trained: {', '.join(LEARNERS)}.")]
 ShiftName = Annotated[str, typer.Option("--shift", help="Compare agents by (x, y): concept; by x: covariate; or auto.")]
-Seed = Annotated[int, typer.Option(help="Equal seeds give equal results.")]
 
 
 def main() -> None:
@@ -136,7 +134,7 @@ def theory(
     federation = read_federation(data, target=target, agent=agent)
     predicted = predict_gain(federation, rule, learner=learner, seed=seed, shift=shift, n_features=features)
     frame = predicted.to_frame()
-    frame.to_csv(_folder(out) / "theory.csv")
+    frame.to_csv(made_folder(out) / "theory.csv")
     ranked = frame.sort_values("gain", ascending=False, kind="stable")
     shown = ranked if len(ranked) <= 10 else pandas.concat([ranked.head(5), ranked.tail(5)])
     table = Table("agent", "points", "predicted gain", "standard error", "kin", "gain by the bracket (interval)")
@@ -155,27 +153,11 @@ def theory(
 def _personalized(
     train: Federation, test: Federation, learner: str, rule: str, shift: str, seed: int, out: Path
 ) -> Personalization:
-    checkpoint = _folder(out) / "checkpoint"
-    with _bars() as progress:
+    checkpoint = made_folder(out) / "checkpoint"
+    with progress_bars() as progress:
         result = personalize(train, learner, rule, test, seed, shift=shift, progress=progress, checkpoint=checkpoint)
     shutil.rmtree(checkpoint, ignore_errors=True)  # the run is complete; only an interrupted one is resumed
     return result
-
-
-@contextmanager
-def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Progress bars with the time left; nothing where the output is not a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield progress
 
 
 def _schools() -> Federation:
@@ -187,16 +169,8 @@ def _schools() -> Federation:
     return Federation.from_frame(table, target="mAch", agent="school")
 
 
-def _folder(out: Path) -> Path:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the folder {out} cannot be made: {error.strerror}") from None
-    return out
-
-
 def _write_weights(found: Weights, out: Path) -> None:
-    found.to_frame().to_csv(_folder(out) / "weights.csv")
+    found.to_frame().to_csv(made_folder(out) / "weights.csv")
 
 
 def _write(result: Personalization, out: Path) -> None:
