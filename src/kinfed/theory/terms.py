@@ -167,7 +167,7 @@ def theory_terms(
     however V was chosen. The estimate itself carries no such promise: among agents that differ it is too good (the nearest
     look nearer than they are), among equal agents too bad (the largest of many noisy distances is above zero).
     Measured coverage of 95 % intervals, over generators of concept shift, covariate shift, equal and unrelated agents with
-    10 to 100 points for each of 24 or 40 agents: 95.7 to 100 %.
+    10 to 100 points for each of 24 or 40 agents: 95.4 to 100 %.
 
     Parameters
     ----------
