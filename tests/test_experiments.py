@@ -35,6 +35,9 @@ TINY = {
     "early-stop": {"agents": 8, "points": 6, "dim": 3, "features": 40, "steps": 2000, "spreads": (0.0, 1.0)},
     "feature-count": {"agents": 8, "points": 6, "dim": 3, "features": (10, 40)},
     "femnist": {"epochs": 6, "features": 30, "hidden": 4, "batch": 8, "look_every": 2},
+    "identical-agents": {
+        "agents": 8, "kin": (1, 3), "points": (6, 12), "fixed_kin": 3, "fixed_points": 6, "dims": (2, 4), "features": 40,
+    },
 }  # fmt: skip
 
 

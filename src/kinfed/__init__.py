@@ -6,7 +6,7 @@ and how much, then trains its own model on the weighted risk.
 
 from importlib.metadata import version as _version
 
-from kinfed.collaboration import collaboration_weights
+from kinfed.collaboration import collaboration_weights, predict_gain
 from kinfed.data import (
     Generated,
     Preparation,
@@ -30,6 +30,7 @@ from kinfed.moments import effective_dimension, mmd2, operator_norm, pairwise_mm
 from kinfed.personalization import Newcomer, Personalization
 from kinfed.pipeline import personalize
 from kinfed.sketch import Sketch, load_sketch, sketch
+from kinfed.theory import PredictedGain, TheoryTerms, predict_gain_of_points, theory_terms
 from kinfed.weights import (
     RULES,
     Geometry,
@@ -70,6 +71,7 @@ __all__ = [
     "PersonalizedRegressor",
     "Polynomial",
     "PolynomialFeatures",
+    "PredictedGain",
     "Preparation",
     "Recipe",
     "Rule",
@@ -77,6 +79,7 @@ __all__ = [
     "SecondMoments",
     "Sketch",
     "SketchError",
+    "TheoryTerms",
     "Weights",
     "choose_embedding",
     "collaboration_weights",
@@ -98,6 +101,8 @@ __all__ = [
     "paired_comparison",
     "pairwise_mmd2",
     "personalize",
+    "predict_gain",
+    "predict_gain_of_points",
     "q_aggregation",
     "read_federation",
     "read_femnist",
@@ -105,6 +110,7 @@ __all__ = [
     "second_moments",
     "sketch",
     "sketch_geometry",
+    "theory_terms",
     "trace_covariance",
     "weigh",
 ]

@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike
 from kinfed.data import Preparation
 from kinfed.embedding import Embedding, choose_embedding
 from kinfed.errors import InputError
+from kinfed.features import FourierFeatures
 from kinfed.federation import Federation
 from kinfed.kernels import Kernel
 from kinfed.learners import Learner, Task, make_learner
+from kinfed.theory import PredictedGain, predict_gain_of_points
 from kinfed.validation import one_of
 from kinfed.weights import RULES, Weights, explicit_geometry, weigh
 
@@ -60,19 +62,74 @@ def collaboration_weights(
     >>> weights.matrix.shape
     (12, 12)
     """
-    task = learner_for(train, learner).task
-    check_target(train, task)
-    prepared = Preparation.fit(train).transform(train)
-    embedding = choose_embedding(
-        prepared,
-        kernel=kernel,
-        shift=shift,
-        labels=task == "classification",
-        n_features=n_features,
-        sampling=sampling,
-        seed=seed,
+    prepared, embedding = _prepared_and_embedded(
+        train, learner, kernel=kernel, shift=shift, n_features=n_features, sampling=sampling, seed=seed
     )
     return weigh_federation(prepared, embedding, rule, options, groups)
+
+
+def predict_gain(
+    train: Federation,
+    rule: str = "q-aggregation",
+    kernel: Kernel | str = "auto",
+    learner: str | Learner | Any = "ridge",
+    seed: int = 0,
+    *,
+    shift: str = "auto",
+    n_features: int = 500,
+    sampling: str = "iid",
+    groups: ArrayLike | None = None,
+    options: Mapping[str, Any] | None = None,
+    constant: float = 1.0,
+    folds: int = 10,
+    level: float = 0.95,
+) -> PredictedGain:
+    """What collaborating would save each agent, before any training, with an honest uncertainty.
+
+    The saving is in the squared error of the agent's mean embedding, measured on points the weights have not seen; beside
+    it stand the terms of the paper's bound. It is not yet the test error of a model (see `PredictedGain`).
+
+    Parameters
+    ----------
+    train, rule, kernel, learner, seed, shift, n_features, sampling, groups, options
+        As in `collaboration_weights`.
+    constant : float
+        C, the unknown absolute constant of the bound.
+    folds : int
+        K: every agent sets aside one K-th of its points at a time.
+    level : float
+        Confidence of the intervals.
+
+    Returns
+    -------
+    PredictedGain
+
+    Examples
+    --------
+    >>> import kinfed
+    >>> train = kinfed.concept_shift(n_agents=12, n=20, dim=3, spread=0.0, seed=0).train
+    >>> predicted = kinfed.predict_gain(train)
+    >>> predicted.mean_gain > 0.2
+    True
+    """
+    prepared, embedding = _prepared_and_embedded(
+        train, learner, kernel=kernel, shift=shift, n_features=n_features, sampling=sampling, seed=seed
+    )
+    features = embedding.features
+    # The bound is about the kernel behind the random features, not about the features themselves.
+    kernel_bound = float(np.sqrt(features.kernel.diagonal_bound)) if isinstance(features, FourierFeatures) else None
+    return predict_gain_of_points(
+        {agent.name: embedding(agent) for agent in prepared},
+        rule,
+        options=_rule_options(prepared, rule, options, groups),
+        norm_bound=_norm_bound(embedding),
+        kernel_bound=kernel_bound,
+        n_features=None if kernel_bound is None else features.n_features,
+        constant=constant,
+        folds=folds,
+        level=level,
+        seed=seed,
+    )
 
 
 def weigh_federation(
@@ -84,16 +141,9 @@ def weigh_federation(
     targets: list[int] | None = None,
 ) -> Weights:
     """Weights of numeric data under an embedding that is chosen already; see `collaboration_weights`."""
-    bound = embedding.features.norm_bound
     points = {agent.name: embedding(agent) for agent in prepared}
-    geometry = explicit_geometry(points, norm_bound=bound if np.isfinite(bound) else None, targets=targets)
-    chosen = dict(options or {})
-    if "groups" in RULES[one_of(rule, RULES, "rule")].needs:
-        known = prepared.groups if groups is None else groups
-        if known is None:
-            raise InputError(f"rule {rule!r} needs groups; pass groups=... or give the federation groups")
-        chosen["groups"] = known
-    return weigh(geometry, rule, **chosen)
+    geometry = explicit_geometry(points, norm_bound=_norm_bound(embedding), targets=targets)
+    return weigh(geometry, rule, **_rule_options(prepared, rule, options, groups))
 
 
 def learner_for(train: Federation, learner: str | Learner | Any) -> Learner:
@@ -109,3 +159,27 @@ def check_target(train: Federation, task: Task) -> None:
     for agent in train:
         if task == "regression" and agent.y is not None and agent.y.dtype.kind not in "fiub":
             raise InputError(f"the target of agent {agent.name} is not a number; for labels use learner 'logistic'")
+
+
+def _prepared_and_embedded(train: Federation, learner: str | Learner | Any, **how: Any) -> tuple[Federation, Embedding]:
+    task = learner_for(train, learner).task
+    check_target(train, task)
+    prepared = Preparation.fit(train).transform(train)
+    return prepared, choose_embedding(prepared, labels=task == "classification", **how)
+
+
+def _norm_bound(embedding: Embedding) -> float | None:
+    bound = embedding.features.norm_bound
+    return bound if np.isfinite(bound) else None
+
+
+def _rule_options(
+    prepared: Federation, rule: str, options: Mapping[str, Any] | None, groups: ArrayLike | None
+) -> dict[str, Any]:
+    chosen = dict(options or {})
+    if "groups" in RULES[one_of(rule, RULES, "rule")].needs:
+        known = prepared.groups if groups is None else groups
+        if known is None:
+            raise InputError(f"rule {rule!r} needs groups; pass groups=... or give the federation groups")
+        chosen["groups"] = known
+    return chosen

@@ -1,4 +1,4 @@
-"""Commands: the demo, weights before training, personal models, and the paper's experiments.
+"""Commands: the demo, weights and predicted gains before training, personal models, and the paper's experiments.
 
 Exit codes: 0 done, 1 a mistake kinfed can name (one line on standard error), 2 a command line it cannot read, 130
 interrupted.
@@ -11,12 +11,15 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import pandas
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from kinfed.cli import reproduce
 from kinfed.cli.terminal import Out, Seed, made_folder, progress_bars
-from kinfed.collaboration import collaboration_weights
+from kinfed.collaboration import collaboration_weights, predict_gain
 from kinfed.data import read_federation
 from kinfed.errors import KinfedError, MissingExtraError
 from kinfed.federation import Federation
@@ -113,6 +116,38 @@ def personalize_command(
     for sentence in (*result.choices, str(result)):
         console.print(sentence, markup=False, highlight=False)
     console.print(f"Weights and scores of every agent are in {out / 'weights.csv'} and {out / 'scores.csv'}.")
+
+
+@app.command()
+def theory(
+    data: Data,
+    out: Out,
+    target: Target = None,
+    agent: AgentColumn = None,
+    rule: RuleName = "q-aggregation",
+    learner: LearnerName = "ridge",
+    shift: ShiftName = "auto",
+    features: Annotated[int, typer.Option(help="Random Fourier features, the numbers an agent shares.")] = 500,
+    seed: Seed = 0,
+) -> None:
+    """What collaborating would save each agent, predicted before any training: theory.csv."""
+    federation = read_federation(data, target=target, agent=agent)
+    predicted = predict_gain(federation, rule, learner=learner, seed=seed, shift=shift, n_features=features)
+    frame = predicted.to_frame()
+    frame.to_csv(made_folder(out) / "theory.csv")
+    ranked = frame.sort_values("gain", ascending=False, kind="stable")
+    shown = ranked if len(ranked) <= 10 else pandas.concat([ranked.head(5), ranked.tail(5)])
+    table = Table("agent", "points", "predicted gain", "standard error", "kin", "gain by the bracket (interval)")
+    for name, row in shown.iterrows():
+        bracket = f"{row.bracket_gain:.0%} ({row.bracket_gain_low:.0%} to {row.bracket_gain_high:.0%})"
+        table.add_row(
+            escape(str(name)), f"{row.n:.0f}", f"{row.gain:+.0%}", f"{row.standard_error:.0%}", f"{row.kin:.0f}", bracket
+        )
+    console = Console(soft_wrap=True)
+    console.print(str(predicted), markup=False, highlight=False)
+    console.print("All of this is about mean embeddings: the excess risk of a model is at most of the order of their root.")
+    console.print(table)
+    console.print(f"Every agent and every term of the bound are in {out / 'theory.csv'}.", markup=False, highlight=False)
 
 
 def _personalized(

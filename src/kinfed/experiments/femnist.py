@@ -163,8 +163,8 @@ class Femnist:
                     if self.bandwidth
                     else "the median over agents of the median distance within an agent."
                 ),
-                f"An epoch is as many rows as an agent has on average, {self.batch} at a time from a target's own mixture of "
-                "agents, the same for every method; the paper names no optimiser and no batches, here it is Adam.",
+                f"An epoch is as many rows as an agent has on average, {self.batch} at a time from a target's own mixture "
+                "of agents, the same for every method; the paper names no optimiser and no batches, here it is Adam.",
             ),
         )
 

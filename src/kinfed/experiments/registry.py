@@ -8,6 +8,7 @@ from kinfed.experiments.early_stop import EarlyStop
 from kinfed.experiments.experiment import Experiment
 from kinfed.experiments.feature_count import FeatureCount
 from kinfed.experiments.femnist import Femnist
+from kinfed.experiments.identical_agents import IdenticalAgents
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
     ConceptShift.name: ConceptShift,
@@ -15,4 +16,5 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
     Femnist.name: Femnist,
     EarlyStop.name: EarlyStop,
     FeatureCount.name: FeatureCount,
+    IdenticalAgents.name: IdenticalAgents,
 }
