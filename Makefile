@@ -3,10 +3,20 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types imports check-format unit format benchmarks clean
+.PHONY: demo experiments reproduce test lint types imports check-format unit format benchmarks clean
 
 demo: .venv/.demo
 	$(BIN)/kinfed demo --out demo
+
+# The paper's experiments: `make experiments` installs what they need, `make reproduce` runs them all, for some two hours on
+# two cores. FEMNIST is run where its data are given: make reproduce FEMNIST=path/to/femnist.npz. QUICK=--quick makes it short.
+experiments: .venv/.experiments
+
+reproduce: .venv/.experiments
+	for name in concept-shift covariate-shift early-stop feature-count identical-agents; do \
+		$(BIN)/kinfed reproduce $$name $(QUICK) --out results/$$name || exit 1; \
+	done
+	if [ -n "$(FEMNIST)" ]; then $(BIN)/kinfed reproduce femnist --data "$(FEMNIST)" $(QUICK) --out results/femnist; fi
 
 test: lint check-format types imports unit
 
@@ -34,7 +44,7 @@ benchmarks: .venv/.dev
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo results
 
 .venv/.made:
 	$(PYTHON) -m venv .venv
@@ -42,6 +52,11 @@ clean:
 
 .venv/.demo: .venv/.made pyproject.toml constraints.txt
 	$(PIP) --editable '.[examples]'
+	touch $@
+
+.venv/.experiments: .venv/.made pyproject.toml constraints.txt
+	$(PIP) torch==2.13.0
+	$(PIP) --editable '.[examples,experiments,femnist]'
 	touch $@
 
 .venv/.dev: .venv/.made pyproject.toml constraints.txt

@@ -66,7 +66,7 @@ class Femnist:
         default=0.0, metadata={"help": "Of the Gaussian kernel; 0: the median distance within agents."}
     )
     hidden: int = field(default=32, metadata={"help": "Width of the hidden layer."})
-    epochs: int = field(default=1500, metadata={"help": "An epoch draws as many rows as an agent has on average."})
+    epochs: int = field(default=2000, metadata={"help": "An epoch draws as many rows as an agent has on average."})
     batch: int = field(default=64, metadata={"help": "Rows a step draws from a target's mixture."})
     learning_rate: float = field(default=0.001, metadata={"help": "Of Adam."})
     test_share: float = field(default=0.2, metadata={"help": "Share of every writer's images to test on."})
