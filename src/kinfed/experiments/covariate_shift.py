@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kinfed.data import covariate_shift
 from kinfed.experiments.experiment import Answer, Conclusion, Part, PartProgress, Verdict, check_settings
-from kinfed.experiments.figures import colour, label, panels
+from kinfed.experiments.figures import colour, label, legend, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
 from kinfed.experiments.paper_settings import repetition_seed
 from kinfed.experiments.summary import by_repetition, methods_table, over_repetitions, with_error
@@ -279,7 +279,7 @@ def _error_figure(errors: pandas.DataFrame, first: pandas.DataFrame, methods: Se
         row[0].set_ylabel("mean squared error")
     for axis in axes[1]:
         axis.set_xlabel("hidden layers x width")
-    axes[0, 0].legend(fontsize=8)
+    legend(axes[0, 0], 7)
     return figure
 
 

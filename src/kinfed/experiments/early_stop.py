@@ -12,7 +12,7 @@ import pandas
 
 from kinfed.data import concept_shift
 from kinfed.experiments.experiment import Answer, Conclusion, Part, PartProgress, Verdict, check_settings
-from kinfed.experiments.figures import colour, label, panels
+from kinfed.experiments.figures import colour, label, legend, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
 from kinfed.experiments.paper_settings import LeastSquares, concept_geometry, repetition_seed
 from kinfed.experiments.summary import over_repetitions, with_error
@@ -214,5 +214,5 @@ def _figure(
                 axis.set_yscale("log")
             if column == 0:
                 axis.set_ylabel(words, fontsize=8)
-    axes[0, 0].legend(fontsize=6)
+    legend(axes[0, 0], 6)
     return figure

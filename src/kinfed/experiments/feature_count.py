@@ -12,7 +12,7 @@ import pandas
 
 from kinfed.data import Generated, concept_shift
 from kinfed.experiments.experiment import Answer, Conclusion, Part, PartProgress, Verdict, check_settings
-from kinfed.experiments.figures import colour, panels
+from kinfed.experiments.figures import colour, legend, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, whole
 from kinfed.experiments.paper_settings import LeastSquares, concept_kernel, repetition_seed
 from kinfed.experiments.summary import level, over_repetitions
@@ -169,7 +169,7 @@ class FeatureCount:
             axis.grid(True, alpha=0.25)
         axes[1].set_yscale("log")
         axes[0].set_title("dotted: exact kernel; blue: local", fontsize=8)
-        axes[0].legend(fontsize=7)
+        legend(axes[0], 7)
         return figure
 
 

@@ -16,7 +16,7 @@ from kinfed.data import Preparation, read_femnist
 from kinfed.embedding import federated_median
 from kinfed.errors import InputError
 from kinfed.experiments.experiment import Answer, Conclusion, Part, PartProgress, Verdict, check_settings
-from kinfed.experiments.figures import colour, label, panels
+from kinfed.experiments.figures import colour, label, legend, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label
 from kinfed.experiments.paper_settings import repetition_seed
 from kinfed.experiments.summary import with_error
@@ -265,7 +265,7 @@ def _accuracy_figure(final: pandas.DataFrame, best: pandas.DataFrame) -> Figure:
             box.set_alpha(0.5)
         row[1].tick_params(axis="x", labelsize=7)
     axes[1, 0].set_xlabel("agents, sorted by Q-aggregation")
-    axes[0, 0].legend(fontsize=7)
+    legend(axes[0, 0], 7)
     return figure
 
 
@@ -277,7 +277,7 @@ def _training_figure(findings: Mapping[Part, Findings], methods: Sequence[str]) 
         axes.plot(curves[0]["epochs"], mean, color=colour(method), label=label(method))
     axes.set_xlabel("epochs")
     axes.set_ylabel("mean test accuracy, percent")
-    axes.legend()
+    legend(axes)
     return figure
 
 
@@ -291,5 +291,5 @@ def _sizes_figure(arrays: Mapping[str, NDArray[Any]]) -> Figure:
     )
     axes.set_xlabel("agents")
     axes.set_ylabel("images")
-    axes.legend()
+    legend(axes)
     return figure

@@ -36,7 +36,6 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
-    "legend.frameon": False,
     "figure.constrained_layout.use": True,
     "svg.fonttype": "none",
     "svg.hashsalt": "kinfed",
@@ -67,8 +66,14 @@ def label(method: str) -> str:
 
 def mean_and_deviation(axes: Axes, method: str, x: Any, mean: Any, deviation: Any) -> None:
     """A line with a band of one standard deviation."""
-    axes.plot(x, mean, color=colour(method), label=label(method), linewidth=1.8, marker="o", markersize=3)
+    style = "--" if method.endswith("-exact") else "-"  # it often lies on top of another line
+    axes.plot(x, mean, color=colour(method), label=label(method), linewidth=1.8, linestyle=style, marker="o", markersize=3)
     axes.fill_between(x, mean - deviation, mean + deviation, color=colour(method), alpha=0.15, linewidth=0)
+
+
+def legend(axes: Axes, size: float = 8.0) -> None:
+    """The legend, where it covers least."""
+    axes.legend(fontsize=size, framealpha=0.8, edgecolor="none")
 
 
 def save_figure(figure: Figure, stem: Path) -> None:

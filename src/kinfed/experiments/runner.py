@@ -82,9 +82,9 @@ def run_experiment(
     paths = {part: folder / f"{part.name}-{_digest(experiment)}.npz" for part in parts}
     found = {part: known for part in parts if (known := load_findings(paths[part])) is not None}
     missing = [part for part in parts if part not in found]
-    resumed, start = len(found), time.monotonic()
-    meter = _Meter(experiment.name, len(parts), resumed, progress)
-    found |= dict(_run_parts(experiment, missing, paths, meter, workers or available_cores()))
+    meter, clock = _Meter(experiment.name, len(parts), len(found), progress), folder / f"seconds-{_digest(experiment)}.json"
+    with _timed(clock):
+        found |= dict(_run_parts(experiment, missing, paths, meter, workers or available_cores()))
     results = tidy(experiment.name, (found[part] for part in parts))
     results.to_csv(out / "results.csv", index=False, float_format=_NUMBERS, lineterminator="\n")
     means_table(results).to_csv(out / "means.csv", index=False, float_format=_NUMBERS, lineterminator="\n")
@@ -95,9 +95,7 @@ def run_experiment(
         command,
         _settings(experiment),
         _versions(experiment),
-        time.monotonic() - start,
-        resumed,
-        len(parts),
+        _seconds(clock),
         available_cores(),
     )
     return write_summary(out / "summary.md", experiment, conclusion, provenance)
@@ -194,6 +192,23 @@ def _run_part(experiment: Experiment, part: Part, path: Path, report: Callable[[
     shutil.rmtree(checkpoint, ignore_errors=True)
     report(1.0)
     return findings
+
+
+@contextmanager
+def _timed(clock: Path) -> Iterator[None]:
+    """Add the time spent within to that of earlier sittings, also when it ends in an interruption."""
+    start, before = time.monotonic(), _seconds(clock)
+    try:
+        yield
+    finally:
+        clock.write_text(json.dumps({"seconds": round(before + time.monotonic() - start, 1)}))
+
+
+def _seconds(clock: Path) -> float:
+    try:
+        return float(json.loads(clock.read_text())["seconds"])
+    except (OSError, ValueError, KeyError):
+        return 0.0
 
 
 class _Meter:

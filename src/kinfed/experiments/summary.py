@@ -26,9 +26,7 @@ class Provenance:
         All of the experiment's.
     versions : mapping from package to version
     seconds : float
-        Run time of the parts that were not there before.
-    resumed, parts : int
-        Parts that were there before, and parts in all.
+        Run time of all parts, over all sittings.
     cores : int
     """
 
@@ -36,8 +34,6 @@ class Provenance:
     settings: Mapping[str, Any]
     versions: Mapping[str, str]
     seconds: float
-    resumed: int
-    parts: int
     cores: int
 
 
@@ -115,13 +111,12 @@ def write_summary(path: Path, experiment: Experiment, conclusion: Conclusion, pr
     settings = pandas.DataFrame({"value": [_plain(value) for value in provenance.settings.values()]})
     settings.index = pandas.Index(list(provenance.settings))
     versions = ", ".join(f"{package} {number}" for package, number in provenance.versions.items())
-    resumed = f", {provenance.resumed} of its {provenance.parts} parts taken over from before" if provenance.resumed else ""
     parts += [
         "## Settings",
         markdown(settings, "setting"),
         "## Made with",
         f"`{provenance.command}`" if provenance.command else "the Python interface",
-        f"Python {platform.python_version()}, {versions}; {provenance.seconds:.0f} s on {provenance.cores} cores{resumed}. "
+        f"Python {platform.python_version()}, {versions}; {provenance.seconds:.0f} s on {provenance.cores} cores. "
         "Equal seeds give an equal `results.csv`; `means.csv` holds its means over agents.",
     ]
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
