@@ -153,8 +153,15 @@ def test_networks_cut_off_mid_training_end_with_the_same_values(tmp_path):
 
     def trial(folder, progress):
         return train_and_test(
-            learner, np.eye(6), generated.train, generated.test(20), seed=0, every=7, progress=progress, checkpoint=folder
-        )
+            learner,
+            {"local": np.eye(6)},
+            generated.train,
+            generated.test(20),
+            seed=0,
+            every=7,
+            progress=progress,
+            checkpoint=folder,
+        )["local"]
 
     def cut(share):
         if share >= 0.6:

@@ -56,7 +56,7 @@ class CovariateShift:
     learning_rate: float = field(default=0.001, metadata={"help": "Of Adam."})
     batch: int = field(default=60, metadata={"help": "Rows a step draws from a target's mixture; 0: all rows."})
     test_points: int = field(default=2000, metadata={"help": "Test points per agent."})
-    look_every: int = field(default=50, metadata={"help": "Epochs between looks at the test data."})
+    look_every: int = field(default=100, metadata={"help": "Epochs between looks at the test data."})
     methods: tuple[str, ...] = field(
         default=("local", "grand-mean", "oracle", PAPER, EXACT), metadata={"help": f"Rules to compare: {', '.join(RULES)}."}
     )
@@ -99,27 +99,17 @@ class CovariateShift:
             batch_size=self.batch or None,
             steps_per_epoch=1 if self.batch else None,
         )
-        setting, found, arrays = setting_label(hidden=_architecture(layers, width)), [], {}
-        for done, method in enumerate(self.methods):
-            weights = self._weights(train, method, seed)
-            trial = train_and_test(
-                learner,
-                weights.matrix,
-                train,
-                test,
-                seed=seed,
-                every=self.look_every,
-                progress=lambda share, done=done: progress((done + share) / len(self.methods)),  # type: ignore[misc]
-                checkpoint=checkpoint / method,
-            )
+        weights = {method: self._weights(train, method, seed).matrix for method in self.methods}
+        trials = train_and_test(
+            learner, weights, train, test, seed=seed, every=self.look_every, progress=progress, checkpoint=checkpoint
+        )
+        setting, found = setting_label(hidden=_architecture(layers, width)), []
+        for method, trial in trials.items():
             for metric, values in ((BEST, trial.best), (FINAL, trial.final)):
                 found.append(Measurement(setting, method, part.repetition, metric, values, train.names))
-            mass = _block_mass(weights.matrix, np.array(train.groups))
-            for group, value in mass.items():
-                found.append(whole(setting, method, part.repetition, f"mass within group {group}", value))
-            if method == PAPER and part.repetition == 0:
-                arrays["weights"] = weights.matrix
-        return Findings(tuple(found), arrays)
+            for group, mass in _block_mass(weights[method], np.array(train.groups)).items():
+                found.append(whole(setting, method, part.repetition, f"mass within group {group}", mass))
+        return Findings(tuple(found), {"weights": weights[PAPER]} if PAPER in weights and part.repetition == 0 else {})
 
     def _weights(self, train: Federation, method: str, seed: int) -> Weights:
         features = FourierFeatures(Gaussian(1.0), self.features, dim=self.dim, seed=seed)

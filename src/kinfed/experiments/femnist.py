@@ -111,8 +111,15 @@ class Femnist:
             hidden=(self.hidden,), learning_rate=self.learning_rate, epochs=self.epochs, batch_size=self.batch
         )
         trial = train_and_test(
-            learner, weights.matrix, train, test, seed=seed, every=self.look_every, progress=progress, checkpoint=checkpoint
-        )
+            learner,
+            {method: weights.matrix},
+            train,
+            test,
+            seed=seed,
+            every=self.look_every,
+            progress=progress,
+            checkpoint=checkpoint,
+        )[method]
         setting = setting_label(pixels=self.pixels)
         values = {
             BEST: trial.best,

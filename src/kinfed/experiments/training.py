@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,7 @@ class Trial:
 
 def train_and_test(
     learner: TorchLearner,
-    weights: Array,
+    weights: Mapping[str, Array],
     train: Federation,
     test: Federation,
     *,
@@ -68,24 +69,27 @@ def train_and_test(
     every: int,
     progress: PartProgress,
     checkpoint: Path,
-) -> Trial:
-    """Train one model per row of `weights`, and test all of them every `every` epochs.
+) -> dict[str, Trial]:
+    """Train a model for every agent under the weights (B, B) of every method, and test all of them every `every` epochs.
 
-    What was seen is kept beside the state of the training, so that a resumed run ends with the same values.
+    The methods train side by side as rows of one problem: a model does not depend on the rows beside it. What was seen is
+    kept beside the state of the training, so that a resumed run ends with the same values.
     """
     checkpoint.mkdir(parents=True, exist_ok=True)
     kept = checkpoint / "seen.npz"
     seen = _load(kept)
     task = learner.task
     metric = "accuracy" if task == "classification" else "mean squared error"
+    targets = np.tile(np.arange(len(train)), len(weights))
 
     def look(done: int, models: Any) -> None:
-        seen[done] = score_models(models, test, task)[metric]
+        seen[done] = score_models(models, test, task, targets)[metric]
         _save(kept, seen)
 
     models = learner.fit(
         train,
-        weights,
+        np.vstack(list(weights.values())),
+        targets=targets,
         seed=seed,
         progress=lambda _, done, total: progress(done / total),
         checkpoint=checkpoint / "training",
@@ -95,7 +99,8 @@ def train_and_test(
     if learner.epochs not in seen:  # training was over already, and only what was seen then was lost
         look(learner.epochs, models)
     epochs = np.array(sorted(seen))
-    return Trial(epochs, np.array([seen[int(epoch)] for epoch in epochs]), HIGHER_IS_BETTER[metric])
+    values = np.array([seen[int(epoch)] for epoch in epochs]).reshape(len(epochs), len(weights), len(train))
+    return {method: Trial(epochs, values[:, row], HIGHER_IS_BETTER[metric]) for row, method in enumerate(weights)}
 
 
 def _load(path: Path) -> dict[int, Array]:
