@@ -24,7 +24,8 @@ from kinfed.weights.objective import default_constants, objective, q_aggregation
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-METRIC, OBJECTIVE = "mean squared error", "objective over that of the target alone"
+METRIC, RIDGE = "mean squared error", "mean squared error with a ridge"
+OBJECTIVE = "objective over that of the target alone"
 PATH, EXACT = "q-aggregation", "q-aggregation-exact"
 
 
@@ -49,6 +50,7 @@ class EarlyStop:
     points: int = field(default=10, metadata={"help": "Training points per agent."})
     dim: int = field(default=20, metadata={"help": "d."})
     features: int = field(default=500, metadata={"help": "D."})
+    penalty: float = field(default=0.01, metadata={"help": "Ridge penalty that is shown beside least squares."})
     repetitions: int = field(default=10, metadata={"help": "Independent repetitions."})
     seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
 
@@ -72,12 +74,14 @@ class EarlyStop:
         learner, names = LeastSquares(generated), generated.train.names
         found = []
 
-        def add(method: str, values: np.ndarray[Any, Any], **where: Any) -> None:
+        def add(method: str, matrix: np.ndarray[Any, Any], **where: Any) -> None:
             setting = setting_label(sigma_c2=spread, **where)
-            found.append(Measurement(setting, method, part.repetition, METRIC, values, names))
+            for metric, penalty in ((METRIC, 0.0), (RIDGE, self.penalty)):
+                errors = learner.error(matrix, penalty)
+                found.append(Measurement(setting, method, part.repetition, metric, errors, names))
 
         for method, options in (("local", {}), ("oracle", {"groups": generated.train.groups})):
-            add(method, learner.error(weigh(geometry, method, **options).matrix))
+            add(method, weigh(geometry, method, **options).matrix)
         c_q, c_p = default_constants(len(geometry))
         for done, factor in enumerate(self.factors):
             problem = q_aggregation_problem(geometry, c_q * float(np.sqrt(factor)), c_p * factor)
@@ -86,7 +90,7 @@ class EarlyStop:
             exact, _, _ = active_set(problem)
             states = [(PATH, matrix, {"factor": factor, "steps": step}) for step, matrix in path.items()]
             for method, matrix, where in [*states, (EXACT, exact, {"factor": factor})]:
-                add(method, learner.error(matrix), **where)
+                add(method, matrix, **where)
                 setting = setting_label(sigma_c2=spread, **where)
                 share = float(np.mean(objective(problem, matrix) / alone))
                 found.append(whole(setting, method, part.repetition, OBJECTIVE, share))
@@ -99,16 +103,24 @@ class EarlyStop:
 
     def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
         """Judge what the constants and the early stop do, and draw the path."""
-        table = _columns(over_repetitions(results, METRIC))
+        table, ridge = (_columns(over_repetitions(results, metric)) for metric in (METRIC, RIDGE))
         objectives = _columns(over_repetitions(results, OBJECTIVE))
         own = _columns(over_repetitions(results, "self weight"))
         return Conclusion(
             verdicts=self._verdicts(table, objectives, own) if 1.0 in self.factors and self.steps >= 1000 else (),
-            figures={"path": _figure(table, objectives, self.spreads, self.factors)},
+            figures={"path": _figure(table, ridge, objectives, self.spreads, self.factors)},
             tables={
                 "Mean squared error along the steps, with the paper's constants:": _path_table(table),
+                f"The same with a ridge penalty of {self.penalty:g}:": _path_table(ridge),
                 "Objective over its value at the target alone:": _path_table(objectives),
+                "Weight of the target itself:": _path_table(own, 6),
             },
+            remarks=(
+                "Where an agent has fewer points than coefficients, least squares is not continuous in the weights: points "
+                "of the smallest weight still decide all that the agent's own points leave open, and fit it to noise. So the "
+                "error first rises far above local's as the weights of others vanish, and only weights of exactly zero, or "
+                "below rounding, give local training back. A ridge penalty takes the rise away.",
+            ),
         )
 
     def _verdicts(
@@ -168,9 +180,9 @@ def _value(setting: str, name: str) -> str:
         return "nan"
 
 
-def _path_table(table: pandas.DataFrame) -> pandas.DataFrame:
+def _path_table(table: pandas.DataFrame, digits: int = 2) -> pandas.DataFrame:
     rows = table[(table["method"] == PATH) & (table["factor"] == 1.0)]
-    texts = [with_error(mean, error) for mean, error in zip(rows["mean"], rows["error"], strict=True)]
+    texts = [with_error(mean, error, digits) for mean, error in zip(rows["mean"], rows["error"], strict=True)]
     frame = pandas.DataFrame(
         {
             "steps": rows["steps"].astype(int),
@@ -182,7 +194,11 @@ def _path_table(table: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _figure(
-    errors: pandas.DataFrame, objectives: pandas.DataFrame, spreads: Sequence[float], factors: Sequence[float]
+    errors: pandas.DataFrame,
+    ridge: pandas.DataFrame,
+    objectives: pandas.DataFrame,
+    spreads: Sequence[float],
+    factors: Sequence[float],
 ) -> Figure:
     figure, axes = panels(len(spreads), 2, width=3.4, height=2.8, sharex=True, squeeze=False)
     shades = {factor: str(0.75 - 0.6 * i / max(1, len(factors) - 1)) for i, factor in enumerate(sorted(factors))}
@@ -199,6 +215,16 @@ def _figure(
                     color=colour(PATH) if paper else shades[factor],
                     linewidth=2.0 if paper else 1.0,
                     label=f"Algorithm 3, constants x {factor:g}" + (" (paper)" if paper else ""),
+                )
+            if row == 0:
+                gentle = ridge[(ridge["sigma_c2"] == spread) & (ridge["method"] == PATH) & (ridge["factor"] == 1.0)]
+                gentle = gentle.sort_values("steps")
+                axis.plot(
+                    gentle["steps"],
+                    gentle["mean"],
+                    color="#D55E00",
+                    linewidth=1.4,
+                    label="the same weights, ridge regression",
                 )
             for method, style in (("local", "--"), ("oracle", ":")):
                 level = here[here["method"] == method]["mean"]

@@ -48,9 +48,9 @@ class LeastSquares:
         self._train = _moments(generated.train)
         self._test = _moments(generated.test(test_points)) if test_points else None
 
-    def error(self, weights: Array) -> Array:
-        """Mean squared error of every agent's own model."""
-        coefficients = ridge_coefficients(self._train.weighted(weights), 0.0)
+    def error(self, weights: Array, penalty: float = 0.0) -> Array:
+        """Mean squared error of every agent's own model; with a penalty, of ridge regression instead."""
+        coefficients = ridge_coefficients(self._train.weighted(weights), penalty)
         if self._test is None:
             return self._generated.population_mse(coefficients)
         return squared_error(self._test, coefficients)
