@@ -117,9 +117,9 @@ class EarlyStop:
             },
             remarks=(
                 "Where an agent has fewer points than coefficients, least squares is not continuous in the weights: points "
-                "of the smallest weight still decide all that the agent's own points leave open, and fit it to noise. So the "
-                "error first rises far above local's as the weights of others vanish, and only weights of exactly zero, or "
-                "below rounding, give local training back. A ridge penalty takes the rise away.",
+                "of the smallest weight still decide all that the agent's own points leave open, and fit it to noise. So "
+                "the error first rises far above local's as the weights of others vanish, and only weights of exactly zero, "
+                "or below rounding, give local training back. A ridge penalty takes the rise away.",
             ),
         )
 
