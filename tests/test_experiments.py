@@ -186,6 +186,9 @@ def test_networks_cut_off_mid_training_end_with_the_same_values(tmp_path):
         (["concept-shift", "--spreads", "1.5", "--repetitions", "1"], "spread must be"),
         (["femnist", "--data", "nowhere.npz"], "nowhere.npz does not exist"),
         (["femnist", "--data", "nowhere.npz", "--pixels", "red"], "--pixels 'red' is not known"),
+        (["concept-shift", "--spreads", "0", "--spreads", "0"], "--spreads has a value twice"),
+        (["identical-agents", "--methods", "clairvoyant"], "--methods 'clairvoyant' is not known"),
+        (["identical-agents", "--kin", "100"], "--kin must be at most the number of agents, 64, got 100"),
         (["covariate-shift", "--learning-rate", "-1"], "--learning-rate must be a number of at least 0"),
     ],
 )
@@ -209,6 +212,47 @@ def test_an_out_that_is_a_file_is_one_line(tmp_path):
 def test_quick_runs_are_smaller():
     for experiment in EXPERIMENTS.values():
         assert experiment.quick()["repetitions"] >= 1
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("concept-shift", {"spreads": (1.0, 0.0)}),
+        ("concept-shift", {"spreads": (0.3, 0.4)}),
+        ("concept-shift", {"spreads": (0.3,), "methods": ("grand-mean",)}),
+        ("concept-shift", {"test_points": 50}),
+        ("covariate-shift", {"methods": ("local",), "batch": 0}),
+        ("early-stop", {"steps": 5, "factors": (0.5,)}),
+        ("feature-count", {"features": (10,), "samplings": ("sobol",)}),
+        ("femnist", {"methods": ("entropic",), "pixels": "ink", "bandwidth": 20.0}),
+        ("identical-agents", {"kin": (1,), "methods": ("local", "oracle", "q-aggregation")}),
+    ],
+)
+def test_unusual_settings_and_single_repetitions_are_concluded(name, changes, tmp_path):
+    summary = run_experiment(tiny(name, tmp_path, repetitions=1, **changes), tmp_path / "out", workers=1).read_text()
+    assert "nan" not in summary
+    assert "± 0.00" not in summary
+    for line in summary.split("## Claims")[1].split("## Figures")[0].splitlines():
+        assert "|  |" not in line
+
+
+def test_the_order_of_the_spreads_does_not_matter(tmp_path):
+    claims = []
+    for spreads in ((0.0, 0.5, 1.0), (1.0, 0.0, 0.5)):
+        experiment = tiny("concept-shift", tmp_path, spreads=spreads)
+        summary = run_experiment(experiment, tmp_path / str(spreads[0]), workers=1).read_text()
+        claims.append(summary.split("## Claims")[1].split("## Figures")[0])
+    assert claims[0] == claims[1]
+
+
+def test_a_changed_folder_of_data_is_another_run(tmp_path):
+    from kinfed.experiments.runner import _identity
+
+    (tmp_path / "data" / "deep").mkdir(parents=True)
+    (tmp_path / "data" / "deep" / "a.json").write_text("1")
+    before = _identity(tmp_path / "data")
+    (tmp_path / "data" / "deep" / "a.json").write_text("12")
+    assert _identity(tmp_path / "data") != before
 
 
 def test_crossings():

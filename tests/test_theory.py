@@ -306,7 +306,7 @@ def test_prediction_for_a_federation():
     assert result.terms.feature_error == pytest.approx((np.log(12) / 100) ** 0.5)
     assert kinfed.predict_gain(train, kernel=kinfed.Polynomial()).terms.feature_error == 0
     assert kinfed.predict_gain(train, "oracle").mean_gain > 0.3
-    assert "q-aggregation is predicted to change" in str(result)
+    assert "q-aggregation is predicted to save" in str(result)
 
 
 # ---------------------------------------------------------------- bad input
@@ -359,7 +359,7 @@ def test_the_command_prints_sentences_and_writes_every_term(tmp_path):
     command = [sys.executable, "-c", "from kinfed.cli import main; main()", *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("q-aggregation is predicted to change the squared error")
+    assert done.stdout.startswith("q-aggregation is predicted to save")
     assert "by the bracket of the theorem" in done.stdout
     assert "[b]" in done.stdout
     frame = pd.read_csv(tmp_path / "out" / "theory.csv", index_col="target")

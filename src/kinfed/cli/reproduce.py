@@ -66,7 +66,7 @@ def _option(one: Field[Any], hint: Any) -> Parameter:
     text = (
         f"{one.metadata['help']}" + (" May be given several times." if many else "") + (f" [{default}]" if default else "")
     )
-    name = "--" + one.metadata.get("option", one.name).replace("_", "-")
+    name = "--" + one.name.replace("_", "-")
     if one.default is MISSING:
         return Parameter(one.name, Parameter.KEYWORD_ONLY, annotation=Annotated[kind, typer.Option(name, help=text)])
     optional = Annotated[kind | None, typer.Option(name, help=text, show_default=False)]

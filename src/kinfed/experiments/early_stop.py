@@ -11,10 +11,10 @@ import numpy as np
 import pandas
 
 from kinfed.data import concept_shift
-from kinfed.experiments.experiment import Answer, Conclusion, Part, PartProgress, Verdict, check_settings
-from kinfed.experiments.figures import colour, label, legend, panels
+from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
+from kinfed.experiments.figures import colour, label, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
-from kinfed.experiments.paper_settings import LeastSquares, concept_geometry, repetition_seed
+from kinfed.experiments.paper_settings import EXACT, PAPER, LeastSquares, concept_geometry, repetition_seed
 from kinfed.experiments.summary import over_repetitions, with_error
 from kinfed.weights import weigh
 from kinfed.weights.active_set import active_set
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 METRIC, RIDGE = "mean squared error", "mean squared error with a ridge"
 OBJECTIVE = "objective over that of the target alone"
-PATH, EXACT = "q-aggregation", "q-aggregation-exact"
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,13 @@ class EarlyStop:
         "C_Q^2 = C_P = factor x log B. Figures are means over all agents; errors are standard errors over repetitions."
     )
     needs: ClassVar[tuple[str, ...]] = ()
+    revision: ClassVar[int] = 1
 
     spreads: tuple[float, ...] = field(default=(0.0, 0.25, 0.5, 1.0), metadata={"help": "Values of sigma_c^2."})
     factors: tuple[float, ...] = field(
         default=(0.0, 0.1, 1.0, 10.0), metadata={"help": "Factors of C_Q^2 and C_P; 1 is the paper's."}
     )
-    steps: int = field(default=100_000, metadata={"help": "Steps with the paper's constants; a tenth of them with others."})
+    steps: int = field(default=100_000, metadata={"help": "Steps with the paper's constants; at most 10,000 with others."})
     agents: int = field(default=100, metadata={"help": "B."})
     points: int = field(default=10, metadata={"help": "Training points per agent."})
     dim: int = field(default=20, metadata={"help": "d."})
@@ -88,7 +88,7 @@ class EarlyStop:
             alone = objective(problem, np.eye(len(geometry)))
             _, path = exponential_gradient(problem, self._steps(factor), checkpoints=_looks(self._steps(factor)))
             exact, _, _ = active_set(problem)
-            states = [(PATH, matrix, {"factor": factor, "steps": step}) for step, matrix in path.items()]
+            states = [(PAPER, matrix, {"factor": factor, "steps": step}) for step, matrix in path.items()]
             for method, matrix, where in [*states, (EXACT, exact, {"factor": factor})]:
                 add(method, matrix, **where)
                 setting = setting_label(sigma_c2=spread, **where)
@@ -99,7 +99,7 @@ class EarlyStop:
         return Findings(tuple(found))
 
     def _steps(self, factor: float) -> int:
-        return self.steps if factor == 1.0 else max(1, self.steps // 10)
+        return self.steps if factor == 1.0 else min(self.steps, 10_000)
 
     def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
         """Judge what the constants and the early stop do, and draw the path."""
@@ -107,7 +107,9 @@ class EarlyStop:
         objectives = _columns(over_repetitions(results, OBJECTIVE))
         own = _columns(over_repetitions(results, "self weight"))
         return Conclusion(
-            verdicts=self._verdicts(table, objectives, own) if 1.0 in self.factors and self.steps >= 1000 else (),
+            verdicts=self._verdicts({METRIC: table, RIDGE: ridge}, objectives, own)
+            if 1.0 in self.factors and self.steps >= 1000
+            else (),
             figures={"path": _figure(table, ridge, objectives, self.spreads, self.factors)},
             tables={
                 "Mean squared error along the steps, with the paper's constants:": _path_table(table),
@@ -118,42 +120,51 @@ class EarlyStop:
             remarks=(
                 "Where an agent has fewer points than coefficients, least squares is not continuous in the weights: points "
                 "of the smallest weight still decide all that the agent's own points leave open, and fit it to noise. So "
-                "the error first rises far above local's as the weights of others vanish, and only weights of exactly zero, "
-                "or below rounding, give local training back. A ridge penalty takes the rise away.",
+                "the error first rises far above local's as the weights of others vanish, and only weights of exactly "
+                "zero, or below rounding, give local training back. A ridge penalty takes most of the rise away.",
             ),
         )
 
     def _verdicts(
-        self, table: pandas.DataFrame, objectives: pandas.DataFrame, own: pandas.DataFrame
+        self, tables: Mapping[str, pandas.DataFrame], objectives: pandas.DataFrame, own: pandas.DataFrame
     ) -> tuple[Verdict, ...]:
         setting = f"concept shift, {self.repetitions} repetitions, all {self.agents} agents"
-        losses, texts = [], []
-        for spread in self.spreads:
-            grid = table[(table["sigma_c2"] == spread) & (table["method"] == PATH)]
-            paper = grid[(grid["factor"] == 1.0) & (grid["steps"] == 1000)].iloc[0]
-            best = grid.sort_values("mean").iloc[0]
-            losses.append(paper["mean"] / best["mean"])
-            texts.append(
-                f"sigma_c^2 = {spread:g}: {with_error(paper['mean'], paper['error'])} against "
-                f"{with_error(best['mean'], best['error'])} at factor {best['factor']:g}, T = {best['steps']:.0f}"
+        untuned = []
+        for metric, table in tables.items():
+            good, texts = [], []
+            for spread in self.spreads:
+                grid = table[(table["sigma_c2"] == spread) & table["method"].isin([PAPER, EXACT])]
+                paper = grid[(grid["factor"] == 1.0) & (grid["steps"] == 1000)].iloc[0]
+                best = grid.sort_values("mean").iloc[0]
+                good.append(bool(paper["mean"] <= 1.1 * best["mean"]))
+                where = "the minimum" if best["method"] == EXACT else f"T = {best['steps']:.0f}"
+                texts.append(
+                    f"sigma_c^2 = {spread:g}: {with_error(paper['mean'], paper['error'])} against "
+                    f"{with_error(best['mean'], best['error'])} at factor {best['factor']:g}, {where}"
+                )
+            untuned.append(
+                Verdict(
+                    "C_Q and C_P need no tuning: those of the theory are good (here: within 10 % of the best factor and T "
+                    "of the grid in hindsight)",
+                    f"{metric} with the paper's constants and T = 1000 against the best; " + "; ".join(texts),
+                    graded(good),
+                    setting,
+                )
             )
-        good = sum(loss <= 1.1 for loss in losses)
-        untuned: Answer = "holds" if good == len(losses) else ("holds in part" if good else "does not hold")
-        exact = own[(own["method"] == EXACT) & (own["factor"] == 1.0)]
-        stopped = objectives[(objectives["method"] == PATH) & (objectives["factor"] == 1.0) & (objectives["steps"] == 1000)]
+        exact = own[(own["method"] == EXACT) & (own["factor"] == 1.0)].sort_values("mean").iloc[0]
+        stopped = objectives[
+            (objectives["method"] == PAPER) & (objectives["factor"] == 1.0) & (objectives["steps"] == 1000)
+        ]
+        ratios = [with_error(mean, error) for mean, error in zip(stopped["mean"], stopped["error"], strict=True)]
         return (
+            *untuned,
             Verdict(
-                "C_Q and C_P need no tuning: those of the theory are good (here: within 10 % of the best constants and T)",
-                "error with the paper's constants and T = 1000 against the best of the grid; " + "; ".join(texts),
-                untuned,
-                setting,
-            ),
-            Verdict(
-                "Algorithm 3 minimises the objective",
-                f"with the paper's constants the minimum gives the target itself a weight of {exact['mean'].min():.6f}; "
-                f"after 1000 steps the objective is {stopped['mean'].min():.2f} to {stopped['mean'].max():.2f} times that "
-                "of the target alone",
-                "does not hold" if stopped["mean"].min() > 1.05 else "holds",
+                "Algorithm 3 minimises the objective (here: within 5 % of the minimum after 1000 steps)",
+                "with the paper's constants the minimum gives the target itself a weight of "
+                f"{with_error(exact['mean'], exact['error'], 6)} or more; after 1000 steps the objective is "
+                f"{' / '.join(ratios)} times that of the target alone at sigma_c^2 = "
+                + " / ".join(f"{spread:g}" for spread in stopped["sigma_c2"]),
+                graded(mean <= 1.05 for mean in stopped["mean"]),
                 setting,
             ),
         )
@@ -181,7 +192,7 @@ def _value(setting: str, name: str) -> str:
 
 
 def _path_table(table: pandas.DataFrame, digits: int = 2) -> pandas.DataFrame:
-    rows = table[(table["method"] == PATH) & (table["factor"] == 1.0)]
+    rows = table[(table["method"] == PAPER) & (table["factor"] == 1.0)]
     texts = [with_error(mean, error, digits) for mean, error in zip(rows["mean"], rows["error"], strict=True)]
     frame = pandas.DataFrame(
         {
@@ -207,17 +218,17 @@ def _figure(
             axis = axes[row, column]
             here = table[table["sigma_c2"] == spread]
             for factor in factors:
-                path = here[(here["method"] == PATH) & (here["factor"] == factor)].sort_values("steps")
+                path = here[(here["method"] == PAPER) & (here["factor"] == factor)].sort_values("steps")
                 paper = factor == 1.0
                 axis.plot(
                     path["steps"],
                     path["mean"],
-                    color=colour(PATH) if paper else shades[factor],
+                    color=colour(PAPER) if paper else shades[factor],
                     linewidth=2.0 if paper else 1.0,
                     label=f"Algorithm 3, constants x {factor:g}" + (" (paper)" if paper else ""),
                 )
             if row == 0:
-                gentle = ridge[(ridge["sigma_c2"] == spread) & (ridge["method"] == PATH) & (ridge["factor"] == 1.0)]
+                gentle = ridge[(ridge["sigma_c2"] == spread) & (ridge["method"] == PAPER) & (ridge["factor"] == 1.0)]
                 gentle = gentle.sort_values("steps")
                 axis.plot(
                     gentle["steps"],
@@ -240,5 +251,5 @@ def _figure(
                 axis.set_yscale("log")
             if column == 0:
                 axis.set_ylabel(words, fontsize=8)
-    legend(axes[0, 0], 6)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     return figure

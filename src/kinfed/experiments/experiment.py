@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
@@ -81,6 +81,8 @@ class Experiment(Protocol):
     summary: ClassVar[str]
     needs: ClassVar[tuple[str, ...]]
     """Packages beyond those kinfed always has."""
+    revision: ClassVar[int]
+    """Raised whenever `run` would find something else than before: parts of another revision are not taken over."""
 
     @property
     def repetitions(self) -> int:
@@ -118,6 +120,8 @@ def check_settings(experiment: Experiment, least: Mapping[str, int] | None = Non
         option = "--" + one.name.replace("_", "-")
         if values == ():
             raise InputError(f"{option} needs at least one value")
+        if isinstance(values, tuple) and len(set(values)) < len(values) and one.name != "group_sizes":
+            raise InputError(f"{option} has a value twice; give each once")
         for value in values if isinstance(values, tuple) else (values,):
             if one.name == "methods":
                 one_of(value, RULES, option)
@@ -127,8 +131,7 @@ def check_settings(experiment: Experiment, least: Mapping[str, int] | None = Non
                 raise InputError(f"{option} must be a number of at least 0, got {value}")
 
 
-def parts_of(experiment: Experiment) -> tuple[Part, ...]:
-    """The parts, checked to have names of their own."""
-    parts = tuple(experiment.parts())
-    assert len({part.name for part in parts}) == len(parts), "two parts of one name would overwrite each other"
-    return parts
+def graded(each: Iterable[bool]) -> Answer:
+    """A claim holds if every one of its conditions does, and in part if some do."""
+    conditions = list(each)
+    return "holds" if all(conditions) else ("holds in part" if any(conditions) else "does not hold")

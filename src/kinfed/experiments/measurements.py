@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ import pandas
 from numpy.typing import NDArray
 
 from kinfed.errors import InputError
+from kinfed.files import write_whole
 
 COLUMNS = ("experiment", "setting", "method", "repetition", "agent", "metric", "value")
 """Of ``results.csv``."""
@@ -114,10 +113,7 @@ def save_findings(path: Path, found: Findings) -> None:
     labels = [[one.setting, one.method, one.repetition, one.metric, list(one.agents)] for one in found.measurements]
     content: dict[str, Any] = {f"values_{i}": one.values for i, one in enumerate(found.measurements)}
     content |= {f"array_{name}": array for name, array in found.arrays.items()}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
-    with os.fdopen(handle, "wb") as file:
-        np.savez_compressed(file, labels=np.array(json.dumps(labels)), **content)
-    os.replace(temporary, path)
+    write_whole(path, lambda file: np.savez_compressed(file, labels=np.array(json.dumps(labels)), **content))
 
 
 def load_findings(path: Path) -> Findings | None:

@@ -16,6 +16,9 @@ from kinfed.weights import Geometry, explicit_geometry
 
 Array = NDArray[np.float64]
 
+PAPER, EXACT = "q-aggregation", "q-aggregation-exact"
+"""The paper's rule as it is computed, and the minimum it is said to compute."""
+
 
 def repetition_seed(seed: int, repetition: int) -> int:
     """The seed of one repetition; repetitions are independent, and the same whatever their number."""

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from threadpoolctl import threadpool_limits
 
 from kinfed.errors import InputError, MissingExtraError
-from kinfed.experiments.experiment import Experiment, Part, parts_of
+from kinfed.experiments.experiment import Experiment, Part
 from kinfed.experiments.figures import save_figure
 from kinfed.experiments.measurements import Findings, load_findings, save_findings, tidy
 from kinfed.experiments.summary import Provenance, means_table, write_summary
@@ -67,14 +67,15 @@ def run_experiment(
     progress : callable, optional
         Called as ``progress(name, done, total)``.
     workers : int, optional
-        Parts at once; by default one per core.
+        Parts at once; by default one per core. More than one are run in processes of their own, so a script that calls
+        this needs ``if __name__ == "__main__":`` around the call.
 
     Returns
     -------
     path of ``summary.md``
     """
     _check_packages(experiment)
-    parts, folder = parts_of(experiment), out / "parts"
+    parts, folder = tuple(experiment.parts()), out / "parts"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,6 +92,8 @@ def run_experiment(
     conclusion = experiment.conclude(results, found)
     for name, figure in conclusion.figures.items():
         save_figure(figure, out / name)
+    for left in folder.glob(".writing-*"):  # of processes that were killed
+        left.unlink(missing_ok=True)
     provenance = Provenance(
         command,
         _settings(experiment),
@@ -115,18 +118,18 @@ def _run_parts(
     with manager:
         reports: Any = manager.Queue()
         with _listening(reports, meter), _pool(min(workers, len(parts)), context) as pool:
-            futures: dict[Future[Findings], Part] = {
-                pool.submit(_run_reporting, experiment, part, paths[part], number, reports): part
-                for number, part in enumerate(parts)
-            }
-            for future in as_completed(futures):
-                try:
+            try:
+                futures: dict[Future[Findings], Part] = {
+                    pool.submit(_run_reporting, experiment, part, paths[part], number, reports): part
+                    for number, part in enumerate(parts)
+                }
+                for future in as_completed(futures):
                     yield futures[future], future.result()
-                except BrokenProcessPool:
-                    raise InputError(
-                        f"a process of {experiment.name} was killed, perhaps for want of memory; start the same command "
-                        "again to go on from the parts that are done, with fewer --workers"
-                    ) from None
+            except BrokenProcessPool:
+                raise InputError(
+                    f"a process of {experiment.name} was killed, perhaps for want of memory; start the same command "
+                    "again to go on from the parts that are done, with fewer --workers"
+                ) from None
 
 
 @contextmanager
@@ -233,16 +236,17 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
 def _digest(experiment: Experiment) -> str:
     """Of all settings that change what a part finds: parts of another run are never taken for this one's."""
     decisive = {name: _identity(value) for name, value in _settings(experiment).items() if name != "repetitions"}
-    text = json.dumps([version("kinfed"), experiment.name, sorted(decisive.items())], default=str)
+    made_by = [experiment.name, experiment.revision, sorted(_versions(experiment).items())]
+    text = json.dumps([made_by, sorted(decisive.items())], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _identity(value: Any) -> Any:
-    """A file is what it holds now, not its name alone."""
-    if isinstance(value, Path) and value.exists():
-        state = value.stat()
-        return [value.name, state.st_size, state.st_mtime_ns]
-    return value
+    """A file or folder is what it holds now, not its name alone."""
+    if not isinstance(value, Path):
+        return value
+    files = sorted(path for path in value.rglob("*") if path.is_file()) if value.is_dir() else [value]
+    return [[str(path.relative_to(value.parent)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
 def _check_packages(experiment: Experiment) -> None:

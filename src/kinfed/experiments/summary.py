@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
+from numpy.typing import NDArray
 
 from kinfed.experiments.experiment import Conclusion, Experiment
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,15 @@ def methods_table(results: pandas.DataFrame, metric: str, digits: int = 2) -> pa
     return frame.pivot_table(index="setting", columns="method", values="text", aggfunc="first", sort=False)
 
 
+def ratio_with_error(first: Array, second: Array) -> tuple[float, float]:
+    """Ratio of means over paired repetitions and its standard error to first order."""
+    ratio = float(first.mean() / second.mean())
+    if len(first) < 2:
+        return ratio, float("nan")
+    deviation = (first - ratio * second).std(ddof=1) / second.mean()
+    return ratio, float(deviation / np.sqrt(len(first)))
+
+
 def with_error(mean: float, error: float, digits: int = 2) -> str:
     """A mean and its standard error, which one repetition does not have."""
     return f"{mean:.{digits}f}" if np.isnan(error) else f"{mean:.{digits}f} ± {error:.{digits}f}"
@@ -103,7 +115,8 @@ def write_summary(path: Path, experiment: Experiment, conclusion: Conclusion, pr
         index=[one.claim for one in conclusion.verdicts],
         columns=["measured", "verdict", "setting"],
     )
-    parts = [f"# {experiment.name}", experiment.summary, "## Claims", markdown(verdicts, "claim")]
+    claims = markdown(verdicts, "claim") if len(verdicts) else "None was judged: the settings leave out what they compare."
+    parts = [f"# {experiment.name}", experiment.summary, "## Claims", claims]
     parts += [f"- {remark}" for remark in conclusion.remarks]
     parts += ["## Figures", *(f"![{name}]({name}.png)" for name in conclusion.figures), "## Numbers"]
     for caption, table in conclusion.tables.items():

@@ -6,8 +6,6 @@ gets who trains for a fixed time. Both are kept: they answer different questions
 
 from __future__ import annotations
 
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 
 from kinfed.evaluation import HIGHER_IS_BETTER, score_models
 from kinfed.experiments.experiment import PartProgress
+from kinfed.files import write_whole
 
 if TYPE_CHECKING:
     from kinfed.federation import Federation
@@ -112,7 +111,5 @@ def _load(path: Path) -> dict[int, Array]:
 
 
 def _save(path: Path, seen: dict[int, Array]) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".seen-")
-    with os.fdopen(handle, "wb") as file:
-        np.savez(file, **{str(epoch): values for epoch, values in seen.items()})  # type: ignore[arg-type]
-    os.replace(temporary, path)
+    content: dict[str, Any] = {str(epoch): values for epoch, values in seen.items()}
+    write_whole(path, lambda file: np.savez(file, **content))

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import joblib
 import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.errors import InputError
+from kinfed.files import write_whole
 from kinfed.learners.base import Progress
 
 _MANIFEST = "checkpoint.json"
@@ -74,7 +73,7 @@ class Checkpoint:
         elif any(self.folder.glob("part-*")):
             raise InputError(f"the checkpoint in {self.folder} has lost its {_MANIFEST}; give another folder, or empty it")
         else:
-            _write(manifest, lambda file: file.write(json.dumps({"format": _FORMAT, "digest": digest}).encode()))
+            write_whole(manifest, lambda file: file.write(json.dumps({"format": _FORMAT, "digest": digest}).encode()))
 
     def load_arrays(self, part: int) -> Arrays | None:
         """The arrays of a finished part, or None; nothing is unpickled."""
@@ -92,7 +91,7 @@ class Checkpoint:
         path = self._path(part, "npz")
         named: dict[str, Any] = dict(arrays)
         if path is not None:
-            _write(path, lambda file: np.savez(file, **named))
+            write_whole(path, lambda file: np.savez(file, **named))
 
     def load_object(self, part: int) -> Any:
         """The Python object of a finished part, or None; unpickled, so trust it as you trust the folder."""
@@ -108,7 +107,7 @@ class Checkpoint:
         """Keep the Python object of a finished part."""
         path = self._path(part, "joblib")
         if path is not None:
-            _write(path, lambda file: joblib.dump(value, file))
+            write_whole(path, lambda file: joblib.dump(value, file))
 
     def _path(self, part: int, suffix: str) -> Path | None:
         return None if self.folder is None else self.folder / f"part-{part:06d}.{suffix}"
@@ -128,20 +127,6 @@ class Counter:
             self._done += count
             if self._progress is not None:
                 self._progress(self._what, self._done, self._total)
-
-
-def _write(path: Path, fill: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file so that it appears whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _damaged(path: Path, error: Exception) -> InputError:

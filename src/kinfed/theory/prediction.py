@@ -123,10 +123,11 @@ class PredictedGain:
         gain, clear = self.gain[known], _CLEAR * self.standard_error[known]
         low, high = self.interval
         return (
-            f"{self.rule} is predicted to change the squared error of the mean embedding by {-self.mean_gain:+.0%} against "
-            f"learning alone ({self.level:.0%} interval {-high:+.0%} to {-low:+.0%}): it falls for {np.sum(gain > 0)} of "
-            f"{len(gain)} agents, by more than {_CLEAR:g} standard errors for {np.sum(gain > clear)}, and rises by as much "
-            f"for {np.sum(-gain > clear)}\n{self.terms}"
+            f"{self.rule} is predicted to save {self.mean_gain:.0%} of the squared error of the mean embedding of learning "
+            f"alone, and at least {low:.0%} (the {self.level:.0%} interval ends at {high:.0%}, but rules that improve with "
+            f"more points often go beyond it): it saves something for {np.sum(gain > 0)} of {len(gain)} agents, more than "
+            f"{_CLEAR:g} standard errors for {np.sum(gain > clear)}, and costs as much for {np.sum(-gain > clear)}\n"
+            f"{self.terms}"
         )
 
 
