@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas
 from numpy.typing import NDArray
 
 from kinfed.data import Generated, covariate_shift
+from kinfed.experiments.covariate_figures import architecture_size, error_figure, weights_figure
 from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.figures import colour, label, panels
+from kinfed.experiments.figures import label
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
 from kinfed.experiments.paper_settings import EXACT, PAPER, repetition_seed
 from kinfed.experiments.summary import (
@@ -28,9 +29,6 @@ from kinfed.features import FourierFeatures
 from kinfed.federation import Federation
 from kinfed.kernels import Gaussian
 from kinfed.weights import RULES, Weights, explicit_geometry, weigh
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
@@ -151,10 +149,16 @@ class CovariateShift:
         errors = results[results["metric"].isin([BEST, FINAL])]
         group = np.repeat(np.array(GROUPS), self.group_sizes)[errors["agent"].astype(int)]
         whose = {"all agents": errors, **{f"group {one}": errors[group == one] for one in GROUPS if (group == one).any()}}
-        figures = {"mse": _error_figure({who: whose[who] for who in list(whose)[:2]}, self.methods)}
+        figures = {
+            "mse": error_figure(
+                {who: whose[who] for who in list(whose)[:2]},
+                self.methods,
+                {BEST: "best during training", FINAL: "at the end"},
+            )
+        }
         matrices = [found.arrays[PAPER] for found in findings.values() if PAPER in found.arrays]
         if matrices:
-            figures["weights"] = _weights_figure(matrices[0], self.group_sizes)
+            figures["weights"] = weights_figure(matrices[0], self.group_sizes)
         tables = {
             f"{metric.capitalize()}, {who}:": methods_table(rows, metric, 3)
             for who, rows in whose.items()
@@ -277,52 +281,4 @@ def _ratios(errors: pandas.DataFrame, metric: str, first: str, second: str) -> d
         setting_value(str(name), "hidden"): ratio_with_error(rows[first].to_numpy(), rows[second].to_numpy())
         for name, rows in table.groupby("setting", sort=False)
     }
-    return dict(sorted(ratios.items(), key=lambda item: _size(item[0])))
-
-
-def _size(architecture: str) -> tuple[int, ...]:
-    return tuple(map(int, architecture.split("x")))
-
-
-def _error_figure(whose: Mapping[str, pandas.DataFrame], methods: Sequence[str]) -> Figure:
-    figure, axes = panels(2, len(whose), width=5.2, height=3.2, sharex=True, squeeze=False)
-    for row, (who, rows) in zip(axes, whose.items(), strict=True):
-        for axis, metric in zip(row, (BEST, FINAL), strict=True):
-            table = over_repetitions(rows, metric)
-            names = sorted(
-                {setting_value(str(name), "hidden") for name in table.index.get_level_values("setting")}, key=_size
-            )
-            for shift, method in enumerate(methods):
-                levels = [level(table, setting_label(hidden=name), method) for name in names]
-                axis.errorbar(
-                    np.arange(len(names)) + 0.12 * (shift - (len(methods) - 1) / 2),
-                    [one.mean for one in levels],
-                    yerr=[np.nan_to_num(one.deviation) for one in levels],
-                    fmt="o",
-                    markersize=4,
-                    capsize=2,
-                    color=colour(method),
-                    label=label(method),
-                )
-            axis.set_xticks(np.arange(len(names)), names)
-            axis.set_title(f"{who}: {'best during training' if metric == BEST else 'at the end'}", fontsize=9)
-            axis.set_yscale("log")
-        row[0].set_ylabel("MSE, mean and standard deviation")
-    for axis in axes[-1]:
-        axis.set_xlabel("hidden layers x width")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
-    return figure
-
-
-def _weights_figure(matrix: NDArray[np.float64], sizes: Sequence[int]) -> Figure:
-    figure, axes = panels(width=4.8, height=4.0)
-    image = axes.imshow(matrix, cmap="magma_r", vmin=0, vmax=float(np.quantile(matrix, 0.995)), interpolation="nearest")
-    for edge in np.cumsum(sizes)[:-1]:
-        axes.axhline(edge - 0.5, color="#0072B2", linewidth=0.8)
-        axes.axvline(edge - 0.5, color="#0072B2", linewidth=0.8)
-    axes.grid(False)
-    axes.set_xlabel("agent listened to")
-    axes.set_ylabel("target")
-    axes.set_title("weights of Algorithm 3, first repetition", fontsize=9)
-    figure.colorbar(image, ax=axes, label="weight")
-    return figure
+    return dict(sorted(ratios.items(), key=lambda item: architecture_size(item[0])))

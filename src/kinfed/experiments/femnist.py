@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas
@@ -15,7 +15,7 @@ from kinfed.data import Preparation, read_femnist
 from kinfed.embedding import federated_median
 from kinfed.errors import InputError
 from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.figures import colour, label, legend, panels
+from kinfed.experiments.femnist_figures import accuracy_figure, sizes_figure, training_figure
 from kinfed.experiments.measurements import Findings, Measurement, setting_label
 from kinfed.experiments.paper_settings import PAPER, repetition_seed
 from kinfed.experiments.summary import with_error
@@ -24,9 +24,6 @@ from kinfed.federation import Agent, Federation
 from kinfed.kernels import Gaussian
 from kinfed.validation import one_of
 from kinfed.weights import RULES, Weights, explicit_geometry, weigh
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
@@ -160,9 +157,9 @@ class Femnist:
         return Conclusion(
             verdicts=tuple(self._verdicts(results)),
             figures={
-                "accuracy": _accuracy_figure(_by_agent(results, FINAL), _by_agent(results, BEST)),
-                "training": _training_figure(findings, self.methods),
-                "sizes": _sizes_figure(next(iter(findings.values())).arrays),
+                "accuracy": accuracy_figure(_by_agent(results, FINAL), _by_agent(results, BEST)),
+                "training": training_figure(findings, self.methods),
+                "sizes": sizes_figure(next(iter(findings.values())).arrays),
             },
             tables={
                 "Mean over agents, with its standard error, in percent:": _table(results, self.methods),
@@ -282,59 +279,3 @@ def _curve_table(findings: Mapping[Part, Findings], methods: Sequence[str]) -> p
         chosen = np.unique(np.linspace(0, len(epochs) - 1, 9).round().astype(int))
         curves[method] = {int(epochs[i]): f"{mean[i]:.2f}" for i in chosen} | {"best": f"{mean.max():.2f}"}
     return pandas.DataFrame(curves)
-
-
-def _accuracy_figure(final: pandas.DataFrame, best: pandas.DataFrame) -> Figure:
-    figure, axes = panels(2, 2, width=5.0, height=3.1, width_ratios=(2.2, 1))
-    for row, (words, table) in zip(axes, (("at the end", final), ("best during training", best)), strict=True):
-        ordered = table.sort_values(PAPER if PAPER in table else table.columns[-1])
-        for method in ordered.columns:
-            row[0].plot(
-                np.arange(len(ordered)),
-                100 * ordered[method].to_numpy(),
-                ".",
-                markersize=4,
-                color=colour(str(method)),
-                label=label(str(method)),
-            )
-        row[0].set_title(f"accuracy of every agent, {words}", fontsize=9)
-        row[0].set_ylabel("percent")
-        boxes = row[1].boxplot(
-            [100 * table[method].to_numpy() for method in table.columns],
-            tick_labels=[str(method) for method in table.columns],
-            patch_artist=True,
-            showmeans=True,
-        )
-        for box, method in zip(boxes["boxes"], table.columns, strict=True):
-            box.set_facecolor(colour(str(method)))
-            box.set_alpha(0.5)
-        row[1].tick_params(axis="x", labelsize=7)
-    axes[1, 0].set_xlabel("agents, sorted by " + label(PAPER if PAPER in final else str(final.columns[-1])))
-    legend(axes[0, 0], 7)
-    return figure
-
-
-def _training_figure(findings: Mapping[Part, Findings], methods: Sequence[str]) -> Figure:
-    figure, axes = panels(width=5.4, height=3.4)
-    for method in methods:
-        curves = [found.arrays for part, found in findings.items() if part.options[0] == method]
-        mean = 100 * np.mean([one["curve"] for one in curves], axis=0)
-        axes.plot(curves[0]["epochs"], mean, color=colour(method), label=label(method))
-    axes.set_xlabel("epochs")
-    axes.set_ylabel("mean test accuracy, percent")
-    legend(axes)
-    return figure
-
-
-def _sizes_figure(arrays: Mapping[str, NDArray[Any]]) -> Figure:
-    figure, axes = panels(width=6.0, height=3.0)
-    order = np.argsort(arrays["train_sizes"])
-    place = np.arange(len(order))
-    axes.bar(place, arrays["train_sizes"][order], width=1.0, color="#0072B2", label="train")
-    axes.bar(
-        place, arrays["test_sizes"][order], width=1.0, bottom=arrays["train_sizes"][order], color="#E69F00", label="test"
-    )
-    axes.set_xlabel("agents")
-    axes.set_ylabel("images")
-    legend(axes)
-    return figure
