@@ -23,7 +23,7 @@ def architecture_size(architecture: str) -> tuple[int, ...]:
 
 
 def error_figure(whose: Mapping[str, pandas.DataFrame], methods: Sequence[str], titles: Mapping[str, str]) -> Figure:
-    """Error by architecture and method: a row of panels per group of agents, a column per metric, whose titles are given."""
+    """Error by architecture and method: a row of panels per group of agents, a column per metric with its title."""
     figure, axes = panels(len(titles), len(whose), width=5.2, height=3.2, sharex=True, squeeze=False)
     for row, (who, rows) in zip(axes, whose.items(), strict=True):
         for axis, metric in zip(row, titles, strict=True):
