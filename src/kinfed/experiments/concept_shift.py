@@ -97,7 +97,7 @@ class ConceptShift:
         curves = {method: table[table.index.get_level_values("method") == method] for method in self.methods}
         return Conclusion(
             verdicts=tuple(self._verdicts(results)),
-            figures={"mse": _figure(self.spreads, curves)},
+            figures={"mse": _figure(curves)},
             tables={
                 "Mean squared error, mean over agents and repetitions with its standard error:": methods_table(
                     results, METRIC
@@ -187,7 +187,7 @@ class ConceptShift:
         )
 
 
-def _figure(spreads: Sequence[float], curves: Mapping[str, pandas.DataFrame]) -> Figure:
+def _figure(curves: Mapping[str, pandas.DataFrame]) -> Figure:
     figure, axes = panels(width=6.0, height=4.0)
     for method, curve in curves.items():
         x = np.array([float(setting_value(str(name), "sigma_c2")) for name in curve.index.get_level_values("setting")])
@@ -196,7 +196,6 @@ def _figure(spreads: Sequence[float], curves: Mapping[str, pandas.DataFrame]) ->
         mean_and_deviation(axes, method, x[order], mean[order], deviation[order])
     axes.set_xlabel(r"dispersion within groups, $\sigma_c^2$")
     axes.set_ylabel("mean squared error (mean and standard deviation)")
-    axes.set_xlim(min(spreads), max(spreads))
     axes.set_ylim(bottom=0)
     legend(axes)
     return figure

@@ -51,7 +51,7 @@ class EarlyStop:
     dim: int = field(default=20, metadata={"help": "d."})
     features: int = field(default=500, metadata={"help": "D."})
     penalty: float = field(default=0.01, metadata={"help": "Ridge penalty that is shown beside least squares."})
-    repetitions: int = field(default=10, metadata={"help": "Independent repetitions."})
+    repetitions: int = field(default=6, metadata={"help": "Independent repetitions."})
     seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
 
     def __post_init__(self) -> None:
