@@ -185,9 +185,9 @@ class CovariateShift:
                 "on the optimistic side for all of them.",
                 "The third group, uniform on a cube, has errors far above the others', so means over all agents are mostly "
                 "about it; the paper's figure is about the first group.",
-                "Two things keep Algorithm 3 from the oracle, and the tables of weights show them: after 1000 steps it "
-                "still gives weight to other groups, and what it gives its own group is uneven, so that its effective "
-                "sample size is below the oracle's. The exact minimum cures the first and worsens the second.",
+                "Why neither solution of the objective is near the oracle, the tables of weights show: after 1000 steps "
+                "Algorithm 3 still gives weight to other groups, while the exact minimum keeps it within the group but on "
+                "few agents, with an effective sample size far below the oracle's.",
             ),
         )
 
