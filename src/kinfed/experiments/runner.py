@@ -84,8 +84,10 @@ def run_experiment(
     found = {part: known for part in parts if (known := load_findings(paths[part])) is not None}
     missing = [part for part in parts if part not in found]
     meter, clock = _Meter(experiment.name, len(parts), len(found), progress), folder / f"seconds-{_digest(experiment)}.json"
-    with _timed(clock):
-        found |= dict(_run_parts(experiment, missing, paths, meter, workers or available_cores()))
+    with _timed(clock) as tick:
+        for part, findings in _run_parts(experiment, missing, paths, meter, workers or available_cores()):
+            found[part] = findings
+            tick()
     results = tidy(experiment.name, (found[part] for part in parts))
     results.to_csv(out / "results.csv", index=False, float_format=_NUMBERS, lineterminator="\n")
     means_table(results).to_csv(out / "means.csv", index=False, float_format=_NUMBERS, lineterminator="\n")
@@ -198,13 +200,17 @@ def _run_part(experiment: Experiment, part: Part, path: Path, report: Callable[[
 
 
 @contextmanager
-def _timed(clock: Path) -> Iterator[None]:
-    """Add the time spent within to that of earlier sittings, also when it ends in an interruption."""
+def _timed(clock: Path) -> Iterator[Callable[[], None]]:
+    """Add the time spent within to that of earlier sittings; what it gives is called now and then, lest a kill lose it."""
     start, before = time.monotonic(), _seconds(clock)
-    try:
-        yield
-    finally:
+
+    def tick() -> None:
         clock.write_text(json.dumps({"seconds": round(before + time.monotonic() - start, 1)}))
+
+    try:
+        yield tick
+    finally:
+        tick()
 
 
 def _seconds(clock: Path) -> float:
