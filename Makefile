@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 demo: .venv/.demo
 	$(BIN)/kinfed demo --out demo
 
-# The paper's experiments: `make experiments` installs what they need, `make reproduce` runs them all, for some two hours on
+# The paper's experiments: `make experiments` installs what they need, `make reproduce` runs them all, for some 75 minutes on
 # two cores. FEMNIST is run where its data are given: make reproduce FEMNIST=path/to/femnist.npz. QUICK=--quick makes it short.
 experiments: .venv/.experiments
 

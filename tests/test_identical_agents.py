@@ -35,5 +35,5 @@ def test_a_small_run_recovers_the_oracle_and_the_bracket(tmp_path):
     assert 1 / 1.5 < kin["local"] / kin[NAIVE] < 1.5
     alone = means["d=10, kin=1, n=20"]
     assert alone["oracle"] == alone["local"]
-    assert "capped near" in summary
+    assert "capped by" in summary
     assert {path.name for path in tmp_path.iterdir()} >= {"error-against-kin.png", "error-against-points.svg", "means.csv"}
