@@ -141,11 +141,19 @@ def theory(
     for name, row in shown.iterrows():
         bracket = f"{row.bracket_gain:.0%} ({row.bracket_gain_low:.0%} to {row.bracket_gain_high:.0%})"
         table.add_row(
-            escape(str(name)), f"{row.n:.0f}", f"{row.gain:+.0%}", f"{row.standard_error:.0%}", f"{row.kin:.0f}", bracket
+            escape(str(name)),
+            f"{row.n:.0f}",
+            f"{min(row.gain, 1.0):+.0%}",
+            f"{row.standard_error:.0%}",
+            f"{row.kin:.0f}",
+            bracket,
         )
     console = Console(soft_wrap=True)
     console.print(str(predicted), markup=False, highlight=False)
-    console.print("All of this is about mean embeddings: the excess risk of a model is at most of the order of their root.")
+    console.print(
+        "All of this is about whole distributions: it bounds what a model can lose, and a model that needs only a part of "
+        "them, such as a linear one, may gain where it says otherwise."
+    )
     console.print(table)
     console.print(f"Every agent and every term of the bound are in {out / 'theory.csv'}.", markup=False, highlight=False)
 

@@ -122,11 +122,14 @@ class PredictedGain:
         known = ~np.isnan(self.gain)
         gain, clear = self.gain[known], _CLEAR * self.standard_error[known]
         low, high = self.interval
+        mean = self.mean_gain
+        change = f"save {mean:.0%}" if mean >= 0 else f"add {-mean:.0%}"
+        least = f"save at least {low:.0%}" if low >= 0 else f"add at most {-low:.0%}"
         return (
-            f"{self.rule} is predicted to save {self.mean_gain:.0%} of the squared error of the mean embedding of learning "
-            f"alone, and at least {low:.0%} (the {self.level:.0%} interval ends at {high:.0%}, but rules that improve with "
-            f"more points often go beyond it): it saves something for {np.sum(gain > 0)} of {len(gain)} agents, more than "
-            f"{_CLEAR:g} standard errors for {np.sum(gain > clear)}, and costs as much for {np.sum(-gain > clear)}\n"
+            f"{self.rule} is predicted to {change} of the squared error that the mean embedding of learning alone has, and "
+            f"to {least} (lower end of the {self.level:.0%} interval; the truth is often above the upper end, {high:+.0%}, "
+            f"for rules that improve with more points): it saves for {np.sum(gain > 0)} of {len(gain)} agents, by more "
+            f"than {_CLEAR:g} standard errors for {np.sum(gain > clear)}, and costs as much for {np.sum(-gain > clear)}\n"
             f"{self.terms}"
         )
 
