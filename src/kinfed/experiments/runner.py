@@ -31,6 +31,7 @@ from kinfed.experiments.experiment import Experiment, Part
 from kinfed.experiments.figures import save_figure
 from kinfed.experiments.measurements import Findings, load_findings, save_findings, tidy
 from kinfed.experiments.summary import Provenance, means_table, write_summary
+from kinfed.files import remove_unfinished
 from kinfed.parallel import available_cores
 
 Progress = Callable[[str, int, int], None]
@@ -94,16 +95,9 @@ def run_experiment(
     conclusion = experiment.conclude(results, found)
     for name, figure in conclusion.figures.items():
         save_figure(figure, out / name)
-    for left in folder.glob(".writing-*"):  # of processes that were killed
-        left.unlink(missing_ok=True)
-    provenance = Provenance(
-        command,
-        _settings(experiment),
-        _versions(experiment),
-        _seconds(clock),
-        available_cores(),
-    )
-    return write_summary(out / "summary.md", experiment, conclusion, provenance)
+    remove_unfinished(folder)
+    made = Provenance(command, _settings(experiment), _versions(experiment), _seconds(clock), available_cores())
+    return write_summary(out / "summary.md", experiment, conclusion, made)
 
 
 def _run_parts(

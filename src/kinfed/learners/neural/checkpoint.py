@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 import zipfile
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.errors import InputError
+from kinfed.files import remove_unfinished, write_whole
 
 CHECKPOINT_VERSION = 1
 
@@ -86,19 +86,11 @@ class CheckpointFolder:
         """Replace the checkpoint."""
         begun = time.monotonic()
         arrays: dict[str, Any] = {"made_with": np.array(json.dumps(self._made_with)), **content}
-        unfinished = self.folder / f".checkpoint.{os.getpid()}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for left_behind in self.folder.glob(".checkpoint.*"):
-                left_behind.unlink(missing_ok=True)  # by a run that was killed while it wrote
-            with open(unfinished, "wb") as file:
-                np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, self.path)
+            remove_unfinished(self.folder)  # of a run that was killed while it wrote
+            write_whole(self.path, lambda file: np.savez(file, **arrays))
         except OSError as error:
             raise InputError(f"no checkpoint can be written to {self.folder}: {error.strerror or error}") from None
-        finally:
-            unfinished.unlink(missing_ok=True)
         now = time.monotonic()
         self._due = now + max(_SECONDS_BETWEEN, (now - begun) / _LARGEST_SHARE)
