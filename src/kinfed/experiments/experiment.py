@@ -74,7 +74,8 @@ class Conclusion:
 class Experiment(Protocol):
     """An experiment is a frozen dataclass: its fields are its settings, and `repetitions` and `seed` are among them.
 
-    A field whose metadata holds ``help`` becomes an option on the command line.
+    A field whose metadata holds ``help`` becomes an option on the command line; one of several values takes each once,
+    unless its metadata holds ``repeats``.
     """
 
     name: ClassVar[str]
@@ -120,7 +121,7 @@ def check_settings(experiment: Experiment, least: Mapping[str, int] | None = Non
         option = "--" + one.name.replace("_", "-")
         if values == ():
             raise InputError(f"{option} needs at least one value")
-        if isinstance(values, tuple) and len(set(values)) < len(values) and one.name != "group_sizes":
+        if isinstance(values, tuple) and len(set(values)) < len(values) and not one.metadata.get("repeats"):
             raise InputError(f"{option} has a value twice; give each once")
         for value in values if isinstance(values, tuple) else (values,):
             if one.name == "methods":

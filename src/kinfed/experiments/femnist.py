@@ -166,8 +166,7 @@ class Femnist:
                 "Mean accuracy over agents and splits during training, in percent:": _curve_table(findings, self.methods),
             },
             remarks=(
-                f"Pixels are {self.pixels}. With pixels as LEAF gives them (--pixels leaf: background 1) training is so "
-                "slow that the order of the methods depends on when it is stopped.",
+                f"Pixels are {self.pixels} (--pixels); which encoding is taken decides how fast the networks learn.",
                 "The bandwidth is "
                 + (
                     f"{self.bandwidth:g}."
@@ -175,8 +174,8 @@ class Femnist:
                     else "the median over agents of the median distance within one."
                 ),
                 f"An epoch is as many rows as an agent has on average, {self.batch} at a time from a target's own mixture "
-                "of agents, the same for every method; the paper names no optimiser and no batches, here it is Adam. One "
-                "model for all would need more steps than an agent's own: see the curves.",
+                "of agents, the same for every method; the paper names no optimiser and no batches, here it is Adam. The "
+                "curves show who was still learning at the end.",
                 f"Best is the best of {looks} looks at the test images, for each agent and method on its own, and so is on "
                 "the optimistic side for all of them.",
                 "Standard errors are over agents, who share the starts of the networks and the splits' luck; single agents "
