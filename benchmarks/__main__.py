@@ -1,7 +1,8 @@
 """All benchmarks, one after the other."""
 
-from benchmarks import core, learners, neural
+from benchmarks import calibration, core, learners, neural
 
 core.main()
 learners.main()
 neural.main()
+calibration.main()

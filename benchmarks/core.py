@@ -20,7 +20,7 @@ import kinfed
 from benchmarks.timing import median_seconds, report
 from kinfed.weights.active_set import active_set
 from kinfed.weights.exponential_gradient import exponential_gradient
-from kinfed.weights.objective import SimplexProblem, objective, q_aggregation_problem
+from kinfed.weights.objective import SimplexProblem, q_aggregation_problem
 
 SAMPLE = 8  # targets the general solvers are timed on; their time for all targets is extrapolated
 
@@ -77,7 +77,7 @@ def by_highs(problem: SimplexProblem, t: int) -> np.ndarray:
 def exact_solver(n_agents: int = 1000, dim: int = 500) -> None:
     problem = q_aggregation_problem(kinfed.explicit_geometry(three_groups(n_agents, dim)), 1.0, 1.0)
     weights, gap, _ = active_set(problem)
-    ours = objective(problem, weights)
+    ours = problem.value(weights)
     rows = [("kinfed, all targets at once", median_seconds(lambda: active_set(problem)))]
     targets = np.linspace(0, n_agents - 1, SAMPLE).astype(int)
     for name, solve in (("PIQP", by_piqp), ("HiGHS", by_highs), ("Clarabel", by_clarabel)):
@@ -85,7 +85,7 @@ def exact_solver(n_agents: int = 1000, dim: int = 500) -> None:
             lambda solve=solve: [solve(problem, t) for t in targets], repeats=3 if name != "Clarabel" else 1
         )
         found = np.maximum([solve(problem, t) for t in targets], 0.0)
-        values = objective(problem.rows(targets), found / found.sum(axis=1, keepdims=True))
+        values = problem.rows(targets).value(found / found.sum(axis=1, keepdims=True))
         worst = np.max(np.abs(values - ours[targets]) / ours[targets])
         rows.append((f"{name}, looped over targets (objective within {worst:.0e})", seconds * n_agents / SAMPLE))
     rows.append(("one product W G, the least a certificate needs", median_seconds(lambda: weights @ problem.gram, 9)))

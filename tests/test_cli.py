@@ -39,7 +39,12 @@ def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
     assert scores["personalized"].mean() < min(scores["local"].mean(), scores["grand-mean"].mean())
     weights = pd.read_csv(tmp_path / "demo" / "weights.csv", index_col="target")
     np.testing.assert_allclose(weights.sum(axis=1), 1.0)
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["scores.csv", "weights.csv"]
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == [
+        "calibration.csv",
+        "explanation.csv",
+        "scores.csv",
+        "weights.csv",
+    ]
 
 
 def test_weights_and_personalize_on_ones_own_table(table):

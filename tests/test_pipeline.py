@@ -50,7 +50,9 @@ def test_personal_models_are_the_weighted_minimisers(result):
 
 def test_it_says_what_it_chose(result):
     told = "\n".join(result.choices)
-    for words in ("(x, y)", "Gaussian kernel, bandwidth", "500 random Fourier features", "rule q-aggregation", "Ridge"):
+    assert "chosen for the federation" in told
+    told_words = ("(x, y)", "Gaussian kernel, bandwidth", "500 random Fourier features", "rule calibrated", "Ridge")
+    for words in (*told_words, "chosen for the federation"):
         assert words in told
 
 
@@ -70,10 +72,10 @@ def test_every_rule_goes_all_the_way(generated, rule):
 def test_covariate_shift_looks_at_x_alone(generated):
     train = generated.train
     other = kinfed.Federation.from_arrays(*(lambda X, y, a: (X, -3 * y + 1, a))(*train.pooled()))
-    by_x = [kinfed.collaboration_weights(f, shift="covariate").matrix for f in (train, other)]
+    by_x = [kinfed.collaboration_weights(f, "q-aggregation", shift="covariate").matrix for f in (train, other)]
     np.testing.assert_array_equal(*by_x)
     generated_shift = kinfed.covariate_shift(sizes=(6, 6, 8), seed=0)
-    matrix = kinfed.collaboration_weights(generated_shift.train, shift="covariate").matrix
+    matrix = kinfed.collaboration_weights(generated_shift.train, "q-aggregation", shift="covariate").matrix
     groups = np.array(generated_shift.train.groups)
     within = matrix[groups[:, None] == groups].sum() / len(matrix)
     assert within > 0.8
@@ -83,7 +85,7 @@ def test_a_kernel_of_ones_own_and_the_exact_polynomial_map(generated):
     by_kernel = kinfed.collaboration_weights(generated.train, kernel=kinfed.Matern(2.0, 2.5))
     assert by_kernel.matrix.shape == (24, 24)
     result = kinfed.personalize(generated.train, kernel=kinfed.Polynomial())
-    assert result.embedding.features.n_features == 1 + 5 + 15
+    assert result.embeddings[0].features.n_features == 1 + 5 + 15
     assert "exact map with 21 coordinates" in "\n".join(result.choices)
 
 
@@ -162,7 +164,9 @@ def test_a_federation_without_target_cannot_learn_one(generated):
     with pytest.raises(kinfed.InputError, match="no target to learn"):
         kinfed.personalize(kinfed.Federation.from_arrays(X, None, agent))
     with pytest.raises(kinfed.InputError, match="no target"):
-        kinfed.collaboration_weights(kinfed.Federation.from_arrays(X, None, agent), shift="concept")
+        kinfed.collaboration_weights(kinfed.Federation.from_arrays(X, None, agent), "q-aggregation", shift="concept")
+    with pytest.raises(kinfed.InputError, match="there is no target to learn; use rule 'q-aggregation'"):
+        kinfed.collaboration_weights(kinfed.Federation.from_arrays(X, None, agent))
     with pytest.raises(kinfed.InputError, match="target of agent 0 is not a number; for labels use learner 'logistic'"):
         kinfed.personalize(kinfed.Federation.from_arrays(X, np.where(y > 0, "up", "down"), agent))
 

@@ -12,7 +12,7 @@ import kinfed
 from conftest import embedded_agents
 from kinfed.weights.active_set import OPTIMAL, active_set
 from kinfed.weights.exponential_gradient import exponential_gradient, shifted_operator_norms
-from kinfed.weights.objective import SimplexProblem, duality_gap, gradient, objective, q_aggregation_problem
+from kinfed.weights.objective import SimplexProblem, duality_gap, q_aggregation_problem
 
 
 def paper_by_the_letter(points, target, c_q, c_p, norm_bound, steps=1000, c=0.5):
@@ -139,11 +139,11 @@ def test_the_exact_objective_equals_an_independent_solvers(kind, oracle):
     for c_q, c_p in ((0.0, 0.0), (0.1, 0.05), (1.0, 0.5)):
         problem = q_aggregation_problem(kinfed.explicit_geometry(points), c_q, c_p)
         weights, _, _ = active_set(problem)
-        found = objective(problem, weights)
+        found = problem.value(weights)
         for t in range(0, 40, 7):
             independent = np.maximum(oracle(problem, t), 0)
             independent /= independent.sum()
-            value = objective(problem.rows(np.array([t])), independent[None])[0]
+            value = problem.rows(np.array([t])).value(independent[None])[0]
             assert found[t] <= value + 1e-12
             assert found[t] == pytest.approx(value, rel=1e-8, abs=1e-9)
 
@@ -156,13 +156,13 @@ def test_no_point_of_the_simplex_beats_the_certificate(n_agents, dim, seed, size
     linear = size * rng.standard_normal((n_agents, n_agents))
     problem = SimplexProblem(means @ means.T, linear, np.arange(n_agents))
     weights, gap, _ = active_set(problem)
-    value = objective(problem, weights)
+    value = problem.value(weights)
     scale = np.abs(problem.gram).max() + np.abs(linear).max()
     assert (gap <= 1e-10 * scale).all()
-    np.testing.assert_allclose(gap, duality_gap(gradient(problem, weights), weights), atol=1e-12 * scale)
+    np.testing.assert_allclose(gap, duality_gap(problem.gradient(weights), weights), atol=1e-12 * scale)
     for _ in range(20):
         other = rng.dirichlet(np.full(n_agents, 0.3), n_agents)
-        assert (objective(problem, other) >= value - gap - 1e-12 * scale).all()
+        assert (problem.value(other) >= value - gap - 1e-12 * scale).all()
 
 
 @pytest.mark.slow

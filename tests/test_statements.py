@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kinfed
-from kinfed.weights.objective import objective, q_aggregation_problem
+from kinfed.weights.objective import q_aggregation_problem
 
 pytestmark = pytest.mark.slow
 STANDARD_ERRORS = 4.5
@@ -57,7 +57,7 @@ def test_the_objective_without_penalties_is_unbiased_for_the_risk():
         geometry = kinfed.explicit_geometry(points)
         weights = kinfed.weigh(geometry, "grand-mean")
         true = np.sum((shares @ np.array([Z.mean(axis=0) for Z in points]) - mu) ** 2, axis=1)
-        estimate = objective(q_aggregation_problem(geometry, 0.0, 0.0), weights.matrix) - geometry.scatter
+        estimate = q_aggregation_problem(geometry, 0.0, 0.0).value(weights.matrix) - geometry.scatter
         differences.append(estimate - true)
         risks.append(weights.risk - estimate)
     assert_mean(differences, 0.0)

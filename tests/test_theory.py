@@ -301,7 +301,7 @@ def test_prediction_for_a_federation():
     result = kinfed.predict_gain(train, n_features=100, seed=3)
     again = kinfed.predict_gain(train, n_features=100, seed=3)
     pd.testing.assert_frame_equal(result.to_frame(), again.to_frame())
-    weights = kinfed.collaboration_weights(train, n_features=100, seed=3)
+    weights = kinfed.collaboration_weights(train, "q-aggregation", n_features=100, seed=3)
     np.testing.assert_allclose(1 - result.optimistic_gain, weights.risk / result.terms.alone, rtol=1e-9)
     assert result.terms.feature_error == pytest.approx((np.log(12) / 100) ** 0.5)
     assert kinfed.predict_gain(train, kernel=kinfed.Polynomial()).terms.feature_error == 0

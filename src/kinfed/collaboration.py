@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from kinfed.data import Preparation
-from kinfed.embedding import Embedding, choose_embedding
+from kinfed.embedding import Embedding, alternative_views, choose_embedding
 from kinfed.errors import InputError
 from kinfed.features import FourierFeatures
 from kinfed.federation import Federation
 from kinfed.kernels import Kernel
-from kinfed.learners import Learner, Task, make_learner
+from kinfed.learners import Learner, Progress, Task, make_learner
 from kinfed.theory import PredictedGain, predict_gain_of_points
 from kinfed.validation import one_of
 from kinfed.weights import RULES, Weights, explicit_geometry, weigh
@@ -22,7 +24,7 @@ from kinfed.weights import RULES, Weights, explicit_geometry, weigh
 
 def collaboration_weights(
     train: Federation,
-    rule: str = "q-aggregation",
+    rule: str = "calibrated",
     kernel: Kernel | str = "auto",
     learner: str | Learner | Any = "ridge",
     seed: int = 0,
@@ -32,6 +34,7 @@ def collaboration_weights(
     sampling: str = "iid",
     groups: ArrayLike | None = None,
     options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> Weights:
     """Whose data would help each agent, and how much, before any training.
 
@@ -49,6 +52,8 @@ def collaboration_weights(
         A label per agent for rules that need it; by default those of the federation.
     options : mapping, optional
         Options of the rule, such as ``{"steps": 300}``.
+    progress : callable, optional
+        Called as ``progress(what, done, total)`` while long work goes on.
 
     Returns
     -------
@@ -62,10 +67,14 @@ def collaboration_weights(
     >>> weights.matrix.shape
     (12, 12)
     """
-    prepared, embedding = _prepared_and_embedded(
-        train, learner, kernel=kernel, shift=shift, n_features=n_features, sampling=sampling, seed=seed
-    )
-    return weigh_federation(prepared, embedding, rule, options, groups)
+    comparison = Comparison(kernel, shift, n_features, sampling, seed)
+    minimiser = learner_for(train, learner)
+    check_target(train, minimiser.task)
+    if "learner" in RULES[one_of(rule, RULES, "rule")].needs and minimiser.task != "unsupervised" and not train.has_target:
+        raise InputError(f"rule {rule!r} judges models, and there is no target to learn; use rule 'q-aggregation'")
+    prepared = Preparation.fit(train).transform(train)
+    embeddings = comparison.embeddings(prepared, minimiser.task, rule)
+    return weigh_federation(prepared, embeddings, rule, minimiser, options, groups, seed=seed, progress=progress)
 
 
 def predict_gain(
@@ -112,9 +121,12 @@ def predict_gain(
     >>> predicted.mean_gain > 0.1
     True
     """
-    prepared, embedding = _prepared_and_embedded(
-        train, learner, kernel=kernel, shift=shift, n_features=n_features, sampling=sampling, seed=seed
-    )
+    task = learner_for(train, learner).task
+    check_target(train, task)
+    prepared = Preparation.fit(train).transform(train)
+    if RULES[one_of(rule, RULES, "rule")].needs - {"groups"}:
+        raise InputError(f"rule {rule!r} is judged by models, not by embeddings; see the scores in weights.calibration")
+    (embedding,) = Comparison(kernel, shift, n_features, sampling, seed).embeddings(prepared, task, rule)
     features = embedding.features
     # The bound is about the kernel behind the random features, not about the features themselves.
     kernel_bound = float(np.sqrt(features.kernel.diagonal_bound)) if isinstance(features, FourierFeatures) else None
@@ -122,7 +134,7 @@ def predict_gain(
         {agent.name: embedding(agent) for agent in prepared},
         rule,
         options=_rule_options(prepared, rule, options, groups),
-        norm_bound=_norm_bound(embedding),
+        norm_bound=embedding.norm_bound,
         kernel_bound=kernel_bound,
         n_features=None if kernel_bound is None else features.n_features,
         constant=constant,
@@ -132,18 +144,56 @@ def predict_gain(
     )
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """How agents are to be compared, as a user asks for it; see `kinfed.choose_embedding`."""
+
+    kernel: Kernel | str = "auto"
+    shift: str = "auto"
+    n_features: int = 500
+    sampling: str = "iid"
+    seed: int = 0
+
+    def embeddings(self, prepared: Federation, task: Task, rule: str) -> tuple[Embedding, ...]:
+        """The embedding of numeric data, and for a rule that chooses among several, all of them, the usual one first."""
+        labels = task == "classification"
+        several = "embeddings" in RULES[one_of(rule, RULES, "rule")].needs and isinstance(self.kernel, str)
+        views = alternative_views(prepared, self.shift, labels) if several else (None,)
+        return tuple(
+            choose_embedding(
+                prepared,
+                kernel=self.kernel,
+                shift=self.shift,
+                labels=labels,
+                n_features=self.n_features,
+                sampling=self.sampling,
+                seed=self.seed,
+                view=view,
+            )
+            for view in views
+        )
+
+
 def weigh_federation(
     prepared: Federation,
-    embedding: Embedding,
+    embeddings: Sequence[Embedding],
     rule: str,
+    learner: Learner,
     options: Mapping[str, Any] | None = None,
     groups: ArrayLike | None = None,
     targets: list[int] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Weights:
-    """Weights of numeric data under an embedding that is chosen already; see `collaboration_weights`."""
-    points = {agent.name: embedding(agent) for agent in prepared}
-    geometry = explicit_geometry(points, norm_bound=_norm_bound(embedding), targets=targets)
-    return weigh(geometry, rule, **_rule_options(prepared, rule, options, groups))
+    """Weights of numeric data under embeddings that are chosen already; see `collaboration_weights`."""
+    first = embeddings[0]
+    points = {agent.name: first(agent) for agent in prepared}
+    geometry = explicit_geometry(points, norm_bound=first.norm_bound, targets=targets)
+    chosen = _rule_options(prepared, rule, options, groups)
+    # What a rule asks for beyond the geometry; its own options come from the user.
+    context = {"federation": prepared, "learner": learner, "embeddings": embeddings, "seed": seed, "progress": progress}
+    asked = signature(RULES[rule].weigh).parameters
+    return weigh(geometry, rule, **{name: value for name, value in context.items() if name in asked} | chosen)
 
 
 def learner_for(train: Federation, learner: str | Learner | Any) -> Learner:
@@ -159,18 +209,6 @@ def check_target(train: Federation, task: Task) -> None:
     for agent in train:
         if task == "regression" and agent.y is not None and agent.y.dtype.kind not in "fiub":
             raise InputError(f"the target of agent {agent.name} is not a number; for labels use learner 'logistic'")
-
-
-def _prepared_and_embedded(train: Federation, learner: str | Learner | Any, **how: Any) -> tuple[Federation, Embedding]:
-    task = learner_for(train, learner).task
-    check_target(train, task)
-    prepared = Preparation.fit(train).transform(train)
-    return prepared, choose_embedding(prepared, labels=task == "classification", **how)
-
-
-def _norm_bound(embedding: Embedding) -> float | None:
-    bound = embedding.features.norm_bound
-    return bound if np.isfinite(bound) else None
 
 
 def _rule_options(

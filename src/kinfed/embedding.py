@@ -27,6 +27,47 @@ SHIFTS = ("auto", "concept", "covariate")
 TARGET_BANDWIDTH = 1.0
 
 
+@dataclass(frozen=True)
+class View:
+    """One way to look at the agents: how wide the Gaussian kernel is, in units of the usual bandwidths.
+
+    Attributes
+    ----------
+    name : str
+    scale : float
+        Bandwidth for x, in units of the median distance within agents.
+    target : float
+        Bandwidth for y, in units of `TARGET_BANDWIDTH`; infinity leaves y out.
+    """
+
+    name: str
+    scale: float = 1.0
+    target: float = 1.0
+
+    @property
+    def with_target(self) -> bool:
+        """Whether y is looked at."""
+        return bool(np.isfinite(self.target))
+
+
+USUAL = View("x and y")
+X_ONLY = View("x alone", target=np.inf)
+# With a tenth of the bandwidth two labels are exp(-100) alike: a kernel within every class on its own.
+CLASS_CONDITIONAL = View("x within each class", target=0.1)
+VIEWS = (
+    USUAL,
+    View("x and y, narrow", scale=0.5),
+    View("x and y, wide", scale=2.0),
+    View("x and y, y finer", target=0.5),
+    View("x and y, y coarser", target=2.0),
+    CLASS_CONDITIONAL,
+    X_ONLY,
+    View("x alone, narrow", scale=0.5, target=np.inf),
+    View("x alone, wide", scale=2.0, target=np.inf),
+)
+"""The views calibration may compare, the usual one first."""
+
+
 @dataclass(frozen=True, eq=False)
 class Embedding:
     """How every agent turns its rows into embedded points.
@@ -39,11 +80,24 @@ class Embedding:
         From y to the coordinates that stand beside x; None if the points are x alone.
     reasons : tuple of str
         What was chosen, and why, in sentences.
+    view : View, or None for a kernel that was given
     """
 
     features: FeatureMap
     target: NumericTarget | LabelTarget | None
     reasons: tuple[str, ...]
+    view: View | None = None
+
+    @property
+    def norm_bound(self) -> float | None:
+        """A bound on the norm of every embedded point; None where the features have none."""
+        bound = self.features.norm_bound
+        return bound if np.isfinite(bound) else None
+
+    @property
+    def name(self) -> str:
+        """The view in a word, for tables."""
+        return self.view.name if self.view is not None else "kernel as given"
 
     def raw_points(self, agent: Agent) -> FloatArray:
         """The points z of an agent, before the feature map."""
@@ -68,6 +122,7 @@ def choose_embedding(
     n_features: int = 500,
     sampling: str = "iid",
     seed: int = 0,
+    view: View | None = None,
 ) -> Embedding:
     """Choose points, kernel and features for a numeric federation.
 
@@ -84,9 +139,12 @@ def choose_embedding(
         Whether y holds class labels, which are one-hot encoded, rather than numbers, which are standardised.
     n_features, sampling, seed
         Of `FourierFeatures`; a `Polynomial` kernel of degree 2 uses its exact map.
+    view : View, optional
+        Of the "auto" kernel, in place of the usual one for `shift`.
     """
     one_of(shift, SHIFTS, "shift")
-    with_target = train.has_target and shift != "covariate"
+    seen = view or (USUAL if train.has_target and shift != "covariate" else X_ONLY)
+    with_target = train.has_target and seen.with_target and shift != "covariate"
     if shift == "concept" and not train.has_target:
         raise InputError("shift='concept' compares y given x, but the federation has no target; use shift='covariate'")
     target = _target_coordinates(train, labels) if with_target else None
@@ -100,11 +158,12 @@ def choose_embedding(
     dim = train.dim + width
     if isinstance(kernel, str):
         one_of(kernel, ("auto",), "kernel")
-        bandwidth = federated_median(train)
-        chosen: Kernel = Gaussian((bandwidth,) * train.dim + (TARGET_BANDWIDTH,) * width)
+        bandwidth, target_bandwidth = seen.scale * federated_median(train), seen.target * TARGET_BANDWIDTH
+        chosen: Kernel = Gaussian((bandwidth,) * train.dim + (target_bandwidth,) * width)
+        times = "" if seen.scale == 1 else f"{seen.scale:g} times "
         reasons.append(
-            f"Gaussian kernel, bandwidth {bandwidth:.4g} for x (the median over agents of the median distance within an "
-            "agent)" + (f" and {TARGET_BANDWIDTH:g} for y (its standard deviation)" if width else "")
+            f"Gaussian kernel, bandwidth {bandwidth:.4g} for x ({times}the median over agents of the median distance "
+            "within an agent)" + (f" and {target_bandwidth:g} for y (in its standard deviations)" if width else "")
         )
     else:
         chosen = kernel
@@ -118,7 +177,22 @@ def choose_embedding(
         reasons.append(
             f"{n_features} random Fourier features ({features.sampling}, seed {seed}): an agent shares {n_features} numbers"
         )
-    return Embedding(features, target, tuple(reasons))
+    return Embedding(features, target, tuple(reasons), seen if isinstance(kernel, str) else None)
+
+
+def alternative_views(train: Federation, shift: str, labels: bool) -> tuple[View, ...]:
+    """The views that differ for this federation, the usual one first."""
+    one_of(shift, SHIFTS, "shift")
+    both = train.has_target and shift != "covariate"
+    alone = shift != "concept"
+    views = tuple(
+        view
+        for view in VIEWS
+        if (both if view.with_target else alone)
+        and (labels or view != CLASS_CONDITIONAL)
+        and (view == X_ONLY or view.with_target or not both)
+    )
+    return views or (USUAL,)
 
 
 def federated_median(train: Federation) -> float:

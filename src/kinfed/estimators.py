@@ -12,13 +12,13 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kinfed.collaboration import weigh_federation
+from kinfed.collaboration import Comparison, weigh_federation
 from kinfed.columns import unknown
 from kinfed.data import Preparation
-from kinfed.embedding import choose_embedding
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import make_learner
+from kinfed.learners.plan import fit_planned
 
 ONLY_AGENT = "only agent"
 
@@ -33,7 +33,7 @@ class _Personalized(BaseEstimator):
         self,
         estimator: Any = None,
         *,
-        rule: str = "q-aggregation",
+        rule: str = "calibrated",
         kernel: Any = "auto",
         shift: str = "auto",
         n_features: int = 500,
@@ -78,17 +78,17 @@ class _Personalized(BaseEstimator):
             )
         self.preparation_ = Preparation.fit(federation)
         prepared = self.preparation_.transform(federation)
-        self.embedding_ = choose_embedding(
+        comparison = Comparison(self.kernel, self.shift, self.n_features, self.sampling, self.random_state)
+        embeddings = comparison.embeddings(prepared, learner.task, self.rule)
+        self.weights_ = weigh_federation(prepared, embeddings, self.rule, learner, self.options, seed=self.random_state)
+        self.models_ = fit_planned(
+            learner,
             prepared,
-            kernel=self.kernel,
-            shift=self.shift,
-            labels=self._task == "classification",
-            n_features=self.n_features,
-            sampling=self.sampling,
+            self.weights_.matrix,
+            self.weights_.plan,
+            targets=self.weights_.targets,
             seed=self.random_state,
         )
-        self.weights_ = weigh_federation(prepared, self.embedding_, self.rule, self.options)
-        self.models_ = learner.fit(prepared, self.weights_.matrix, targets=self.weights_.targets, seed=self.random_state)
         self.agents_ = np.array(federation.names)
         return self
 

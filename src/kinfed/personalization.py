@@ -16,6 +16,7 @@ from kinfed.errors import InputError
 from kinfed.evaluation import HIGHER_IS_BETTER, PairedComparison, Scores, paired_comparison
 from kinfed.federation import Agent, Federation
 from kinfed.learners import Learner, Models
+from kinfed.learners.plan import fit_planned
 from kinfed.validation import one_of
 from kinfed.weights import RULES, Weights
 
@@ -43,8 +44,8 @@ class Personalization:
         The prepared training data.
     preparation : Preparation
         The rules that prepared it.
-    embedding : Embedding
-        How agents were compared.
+    embeddings : tuple of Embedding
+        How agents were compared; the usual way first.
     """
 
     weights: Weights
@@ -54,7 +55,7 @@ class Personalization:
     learner: Learner
     train: Federation
     preparation: Preparation
-    embedding: Embedding
+    embeddings: tuple[Embedding, ...]
     rule_options: Mapping[str, Any]
     seed: int
 
@@ -96,8 +97,9 @@ class Personalization:
         rule = self.weights.rule
         return [
             *self.preparation.describe(),
-            *self.embedding.reasons,
+            *self.embeddings[0].reasons,
             f"rule {rule}{given}: {RULES[rule].summary}",
+            *([] if self.weights.calibration is None else self.weights.calibration.describe()),
             f"learner {self.learner!r}",
         ]
 
@@ -124,10 +126,22 @@ class Personalization:
             raise InputError(f"there is already an agent {name!r}; give the newcomer another name")
         newcomer = prepared_rows(self.preparation, name, X, y)
         joined = replace(self.train, agents=(*self.train.agents, newcomer), groups=None)
+        options = dict(self.rule_options)
+        if self.weights.calibration is not None:
+            options["mixture"] = self.weights.calibration.mixture  # the federation has chosen already
         weights = weigh_federation(
-            joined, self.embedding, self.weights.rule, self.rule_options, groups, targets=[len(self.train)]
+            joined,
+            self.embeddings,
+            self.weights.rule,
+            self.learner,
+            options,
+            groups,
+            targets=[len(self.train)],
+            seed=self.seed,
         )
-        model = self.learner.fit(joined, weights.matrix, targets=weights.targets, seed=self.seed)
+        model = fit_planned(
+            self.learner, joined, weights.matrix, self.weights.plan, targets=weights.targets, seed=self.seed
+        )
         return Newcomer(name, weights, model, self.preparation)
 
     def _need_test(self, what: str) -> None:

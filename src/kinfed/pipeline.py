@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kinfed.collaboration import check_target, learner_for, weigh_federation
+from kinfed.collaboration import Comparison, check_target, learner_for, weigh_federation
 from kinfed.data import Preparation
-from kinfed.embedding import choose_embedding
 from kinfed.errors import InputError
 from kinfed.evaluation import score_models
 from kinfed.federation import Federation
 from kinfed.kernels import Kernel
 from kinfed.learners import Learner, Progress
+from kinfed.learners.plan import USUAL_PLAN, fit_planned
 from kinfed.personalization import BASELINES, Personalization
 from kinfed.validation import one_of
 from kinfed.weights import RULES
@@ -31,7 +31,7 @@ ENGINES = ("in-process",)
 def personalize(
     train: Federation,
     learner: str | Learner | Any = "ridge",
-    rule: str = "q-aggregation",
+    rule: str = "calibrated",
     test: Federation | None = None,
     seed: int = 0,
     engine: str = "in-process",
@@ -91,16 +91,9 @@ def personalize(
         raise InputError("train and test must hold the same agents in the same order; use Federation.split")
     preparation = Preparation.fit(train, standardise=standardise)
     prepared = preparation.transform(train)
-    embedding = choose_embedding(
-        prepared,
-        kernel=kernel,
-        shift=shift,
-        labels=minimiser.task == "classification",
-        n_features=n_features,
-        sampling=sampling,
-        seed=seed,
-    )
-    weights = weigh_federation(prepared, embedding, rule, options, groups)
+    comparison = Comparison(kernel, shift, n_features, sampling, seed)
+    embeddings = comparison.embeddings(prepared, minimiser.task, rule)
+    weights = weigh_federation(prepared, embeddings, rule, minimiser, options, groups, seed=seed, progress=progress)
     shares = prepared.sizes / prepared.sizes.sum()
     matrices = {
         "local": np.eye(len(prepared)),
@@ -109,9 +102,11 @@ def personalize(
     }
     folder = None if checkpoint is None else Path(checkpoint)
     models = {
-        name: minimiser.fit(
+        name: fit_planned(
+            minimiser,
             prepared,
             matrix,
+            weights.plan if name == "personalized" else USUAL_PLAN,
             targets=weights.targets,
             seed=seed,
             progress=None if progress is None else _labelled(progress, name),
@@ -131,7 +126,7 @@ def personalize(
         learner=minimiser,
         train=prepared,
         preparation=preparation,
-        embedding=embedding,
+        embeddings=embeddings,
         rule_options=dict(options or {}),
         seed=seed,
     )

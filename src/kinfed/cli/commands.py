@@ -58,13 +58,14 @@ def demo(
     """160 schools predict mathematics achievement: who helps whom, and what it is worth."""
     federation = _schools()
     train, test = federation.split(test_size=0.5, seed=seed)
-    result = _personalized(train, test, "ridge", "q-aggregation", "auto", seed, out)
+    result = _personalized(train, test, "ridge", "calibrated", "auto", seed, out)
     _write(result, out)
     local, common = result.compare("local"), result.compare("grand-mean")
     console = Console(soft_wrap=True)
     console.print(
-        f"\n{len(train)} schools shared {result.embedding.features.n_features} numbers each, found whose data help them, "
-        f"and trained a model of their own on {int(train.sizes.sum())} pupils; {int(test.sizes.sum())} others tested it."
+        f"\n{len(train)} schools shared {result.embeddings[0].features.n_features} numbers each, found whose data help "
+        f"them, and trained a model of their own on {int(train.sizes.sum())} pupils; {int(test.sizes.sum())} others "
+        "tested it."
     )
     console.print(
         f"The mean squared error is {local.first_mean:.2f}, against {local.second_mean:.2f} for a school alone "
@@ -80,16 +81,20 @@ def weights(
     out: Out,
     target: Target = None,
     agent: AgentColumn = None,
-    rule: RuleName = "q-aggregation",
+    rule: RuleName = "calibrated",
     learner: LearnerName = "ridge",
     shift: ShiftName = "auto",
     seed: Seed = 0,
 ) -> None:
-    """Who would help whom, before any training: weights.csv."""
+    """Who would help whom, and why: weights.csv, explanation.csv, and for the calibrated rule calibration.csv."""
     federation = read_federation(data, target=target, agent=agent)
-    found = collaboration_weights(federation, rule, learner=learner, seed=seed, shift=shift)
+    with progress_bars() as progress:
+        found = collaboration_weights(federation, rule, learner=learner, seed=seed, shift=shift, progress=progress)
     _write_weights(found, out)
-    Console(soft_wrap=True).print(f"{found!r}\nThe weights are in {out / 'weights.csv'}.", markup=False, highlight=False)
+    told = [] if found.calibration is None else found.calibration.describe()
+    where = f"The weights are in {out / 'weights.csv'}, and why in {out / 'explanation.csv'}."
+    for sentence in (repr(found), *told, where):
+        Console(soft_wrap=True).print(sentence, markup=False, highlight=False)
 
 
 @app.command(name="personalize")
@@ -98,7 +103,7 @@ def personalize_command(
     out: Out,
     target: Target = None,
     agent: AgentColumn = None,
-    rule: RuleName = "q-aggregation",
+    rule: RuleName = "calibrated",
     learner: LearnerName = "ridge",
     shift: ShiftName = "auto",
     test_size: Annotated[float, typer.Option(help="Share of every agent's rows to test on.")] = 0.2,
@@ -179,6 +184,9 @@ def _schools() -> Federation:
 
 def _write_weights(found: Weights, out: Path) -> None:
     found.to_frame().to_csv(made_folder(out) / "weights.csv")
+    found.explanation.to_csv(out / "explanation.csv")
+    if found.calibration is not None:
+        found.calibration.table.to_csv(out / "calibration.csv")
 
 
 def _write(result: Personalization, out: Path) -> None:

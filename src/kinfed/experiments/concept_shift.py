@@ -18,7 +18,7 @@ from kinfed.experiments.figures import legend, mean_and_deviation, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
 from kinfed.experiments.paper_settings import EXACT, PAPER, LeastSquares, concept_geometry, repetition_seed
 from kinfed.experiments.summary import by_repetition, level, methods_table, over_repetitions, with_error
-from kinfed.weights import RULES, weigh
+from kinfed.weights import GEOMETRIC_RULES, RULES, weigh
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ class ConceptShift:
     )
     methods: tuple[str, ...] = field(
         default=("local", "grand-mean", "oracle", PAPER, EXACT),
-        metadata={"help": f"Rules to compare: {', '.join(RULES)}."},
+        metadata={"help": f"Rules to compare: {', '.join(GEOMETRIC_RULES)}."},
     )
     test_points: int = field(default=0, metadata={"help": "Test points per agent (the paper: 1000); 0: exact errors."})
     repetitions: int = field(default=100, metadata={"help": "Independent repetitions."})

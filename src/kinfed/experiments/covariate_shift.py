@@ -28,7 +28,7 @@ from kinfed.experiments.summary import (
 from kinfed.features import FourierFeatures
 from kinfed.federation import Federation
 from kinfed.kernels import Gaussian
-from kinfed.weights import RULES, explicit_geometry, weigh
+from kinfed.weights import GEOMETRIC_RULES, RULES, explicit_geometry, weigh
 
 Array = NDArray[np.float64]
 
@@ -69,7 +69,8 @@ class CovariateShift:
     test_points: int = field(default=2000, metadata={"help": "Test points per agent."})
     look_every: int = field(default=100, metadata={"help": "Epochs between looks at the test data."})
     methods: tuple[str, ...] = field(
-        default=("local", "grand-mean", "oracle", PAPER, EXACT), metadata={"help": f"Rules to compare: {', '.join(RULES)}."}
+        default=("local", "grand-mean", "oracle", PAPER, EXACT),
+        metadata={"help": f"Rules to compare: {', '.join(GEOMETRIC_RULES)}."},
     )
     repetitions: int = field(default=20, metadata={"help": "Independent repetitions."})
     seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})

@@ -19,7 +19,7 @@ from kinfed.experiments.summary import over_repetitions, with_error
 from kinfed.weights import weigh
 from kinfed.weights.active_set import active_set
 from kinfed.weights.exponential_gradient import exponential_gradient
-from kinfed.weights.objective import default_constants, objective, q_aggregation_problem
+from kinfed.weights.objective import default_constants, q_aggregation_problem
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,14 +85,14 @@ class EarlyStop:
         c_q, c_p = default_constants(len(geometry))
         for done, factor in enumerate(self.factors):
             problem = q_aggregation_problem(geometry, c_q * float(np.sqrt(factor)), c_p * factor)
-            alone = objective(problem, np.eye(len(geometry)))
+            alone = problem.value(np.eye(len(geometry)))
             _, path = exponential_gradient(problem, self._steps(factor), checkpoints=_looks(self._steps(factor)))
             exact, _, _ = active_set(problem)
             states = [(PAPER, matrix, {"factor": factor, "steps": step}) for step, matrix in path.items()]
             for method, matrix, where in [*states, (EXACT, exact, {"factor": factor})]:
                 add(method, matrix, **where)
                 setting = setting_label(sigma_c2=spread, **where)
-                share = float(np.mean(objective(problem, matrix) / alone))
+                share = float(np.mean(problem.value(matrix) / alone))
                 found.append(whole(setting, method, part.repetition, OBJECTIVE, share))
                 found.append(whole(setting, method, part.repetition, "self weight", float(np.diag(matrix).mean())))
             progress((done + 1) / len(self.factors))

@@ -13,7 +13,7 @@ import pandas
 from kinfed.errors import InputError
 from kinfed.experiments.measurements import Findings
 from kinfed.validation import one_of
-from kinfed.weights import RULES
+from kinfed.weights import GEOMETRIC_RULES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,7 +125,7 @@ def check_settings(experiment: Experiment, least: Mapping[str, int] | None = Non
             raise InputError(f"{option} has a value twice; give each once")
         for value in values if isinstance(values, tuple) else (values,):
             if one.name == "methods":
-                one_of(value, RULES, option)
+                one_of(value, GEOMETRIC_RULES, option)
             elif isinstance(value, int) and value < limits.get(one.name, 1):
                 raise InputError(f"{option} must be at least {limits.get(one.name, 1)}, got {value}")
             elif isinstance(value, float) and not 0 <= value < inf:

@@ -23,7 +23,7 @@ from kinfed.features import FourierFeatures
 from kinfed.federation import Agent, Federation
 from kinfed.kernels import Gaussian
 from kinfed.validation import one_of
-from kinfed.weights import RULES, Weights, explicit_geometry, weigh
+from kinfed.weights import GEOMETRIC_RULES, Weights, explicit_geometry, weigh
 
 Array = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ class Femnist:
     look_every: int = field(default=50, metadata={"help": "Epochs between looks at the test data."})
     methods: tuple[str, ...] = field(
         default=("local", "grand-mean", PAPER),
-        metadata={"help": f"Rules to compare: {', '.join(rule for rule in RULES if rule != 'oracle')}."},
+        metadata={"help": f"Rules to compare: {', '.join(rule for rule in GEOMETRIC_RULES if rule != 'oracle')}."},
     )
     repetitions: int = field(default=3, metadata={"help": "Random splits into training and test."})
     seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})

@@ -19,7 +19,7 @@ from kinfed.experiments.paper_settings import EXACT, PAPER, repetition_seed
 from kinfed.experiments.summary import by_repetition, methods_table, over_repetitions, ratio_with_error, with_error
 from kinfed.features import FourierFeatures
 from kinfed.kernels import Gaussian
-from kinfed.weights import RULES, explicit_geometry, weigh
+from kinfed.weights import GEOMETRIC_RULES, RULES, explicit_geometry, weigh
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ class IdenticalAgents:
     targets: int = field(default=8, metadata={"help": "Identical agents whose error is measured, at most."})
     methods: tuple[str, ...] = field(
         default=("local", "oracle", PAPER, EXACT, "similarity-test"),
-        metadata={"help": f"Rules to compare: {', '.join(RULES)}."},
+        metadata={"help": f"Rules to compare: {', '.join(GEOMETRIC_RULES)}."},
     )
     repetitions: int = field(default=25, metadata={"help": "Independent repetitions."})
     seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})

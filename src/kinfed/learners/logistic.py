@@ -89,6 +89,12 @@ class Logistic:
         """Classification."""
         return "classification"
 
+    def model_operations(self, federation: Federation) -> float:
+        """Roughly how many arithmetic operations one model takes: some thirty looks at all points."""
+        classes, _ = label_codes(federation)
+        logits = 1 if len(classes) == 2 else len(classes)
+        return 30.0 * 4 * float(federation.sizes.sum()) * (federation.dim + 1) * logits
+
     def fit(
         self,
         federation: Federation,

@@ -10,6 +10,7 @@ solutions from one stacked solve.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,6 +71,10 @@ class Ridge:
     def task(self) -> Task:
         """Regression."""
         return "regression"
+
+    def model_operations(self, federation: Federation) -> float:
+        """Roughly how many arithmetic operations one model takes."""
+        return float(federation.dim + 1) ** 2 * (federation.dim + 1 + 2 * len(federation))
 
     def fit(
         self,
@@ -137,6 +142,14 @@ class RidgeModels:
         theta = self.coefficients[row]
         columns = points_array(X, "predict", len(theta) - 1)
         return np.asarray(columns @ theta[:-1] + theta[-1])
+
+    def predict_rows(self, rows: Sequence[int], X: ArrayLike) -> Array:
+        """Predictions of several models for the same points, of shape (rows, n) or (rows, n, m)."""
+        theta = self.coefficients[np.asarray(rows)]
+        columns = points_array(X, "predict_rows", theta.shape[1] - 1)
+        if theta.ndim == 2:
+            return np.asarray(theta[:, :-1] @ columns.T + theta[:, -1:])
+        return np.asarray(columns @ theta[:, :-1] + theta[:, -1:])
 
 
 def ridge_coefficients(moments: RegressionMoments, penalty: float, *, intercept: bool = True) -> Array:

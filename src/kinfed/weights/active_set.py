@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.weights.objective import SimplexProblem, duality_gap, gradient
+from kinfed.weights.objective import SimplexProblem, duality_gap
 
 Array = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ def active_set(problem: SimplexProblem) -> tuple[Array, Array, tuple[str, ...]]:
     floor = 4 * np.finfo(float).eps * scale
     live = np.arange(count)
     for _ in range(_MOST_ROUNDS):
-        gradients = gradient(problem.rows(live), weights[live])
+        gradients = problem.rows(live).gradient(weights[live])
         gap = duality_gap(gradients, weights[live])
         better = live[gap < best_gap[live]]
         best[better] = weights[better]

@@ -19,10 +19,12 @@ The T problems differ in :math:`e_t` and :math:`b_t` alone, and their gradients 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kinfed.moments import squared_distances
 from kinfed.validation import nonnegative
 from kinfed.weights.geometry import Geometry
 
@@ -51,9 +53,26 @@ class SimplexProblem:
         """f_t(e_t): the value of learning alone, the scale on which gaps are judged."""
         return self.linear[np.arange(len(self.targets)), self.targets]
 
+    @cached_property
+    def smoothness(self) -> Array:
+        """For each target the largest squared distance between two means, which bounds the curvature."""
+        return np.full(len(self.targets), float(squared_distances(self.gram).max()))
+
     def rows(self, chosen: NDArray[np.int64] | NDArray[np.bool_]) -> SimplexProblem:
         """The same problem for some of the targets."""
         return SimplexProblem(self.gram, self.linear[chosen], self.targets[chosen])
+
+    def value(self, weights: Array) -> Array:
+        """f_t(w) for every row."""
+        return self.curvature(from_target(self.targets, weights)) + np.einsum("tk,tk->t", self.linear, weights)
+
+    def gradient(self, weights: Array) -> Array:
+        """The gradients 2 G (w - e_t) + b_t, row by row."""
+        return np.asarray(2 * from_target(self.targets, weights) @ self.gram + self.linear)
+
+    def curvature(self, steps: Array) -> Array:
+        """The quadratic form v' G v of every row v."""
+        return np.asarray(np.einsum("tk,tk->t", steps @ self.gram, steps))
 
 
 def default_constants(n_agents: int) -> tuple[float, float]:
@@ -80,18 +99,6 @@ def from_target(targets: NDArray[np.int64], weights: Array) -> Array:
     displacement = weights.copy()
     displacement[np.arange(len(weights)), targets] -= 1.0
     return displacement
-
-
-def objective(problem: SimplexProblem, weights: Array) -> Array:
-    """f_t(w) for every row."""
-    displacement = from_target(problem.targets, weights)
-    quadratic = np.einsum("tk,tk->t", displacement @ problem.gram, displacement)
-    return np.asarray(quadratic + np.einsum("tk,tk->t", problem.linear, weights))
-
-
-def gradient(problem: SimplexProblem, weights: Array) -> Array:
-    """The gradients 2 G (w - e_t) + b_t, row by row."""
-    return np.asarray(2 * from_target(problem.targets, weights) @ problem.gram + problem.linear)
 
 
 def duality_gap(gradients: Array, weights: Array) -> Array:

@@ -10,11 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.errors import InputError
+from kinfed.learners.plan import USUAL_PLAN, Plan
+from kinfed.validation import one_of
+from kinfed.weights.evidence import Evidence, evidence_of
 from kinfed.weights.geometry import Geometry
 from kinfed.weights.objective import from_target
 
 if TYPE_CHECKING:
     import pandas
+
+    from kinfed.weights.calibration.record import Calibration
 
 Array = NDArray[np.float64]
 
@@ -46,6 +51,10 @@ class Weights:
         Certified bound on :math:`f_t(w) - \min f_t`; NaN for rules in closed form.
     stop : tuple of str
         For each target, why the solver stopped.
+    evidence : Evidence
+        How far every agent is from every target, and how far it would be by chance.
+    calibration : Calibration, optional
+        For the rule "calibrated": the scores of all candidates and what was chosen.
     """
 
     matrix: Array
@@ -57,6 +66,8 @@ class Weights:
     objective: Array
     gap: Array
     stop: tuple[str, ...]
+    evidence: Evidence
+    calibration: Calibration | None = None
 
     @property
     def self_weight(self) -> Array:
@@ -67,6 +78,76 @@ class Weights:
     def effective_sample_size(self) -> Array:
         r""":math:`1 / \sum_k w_k^2 / n_k`: a mean over this many points has the variance of the weighted mean."""
         return np.asarray(1.0 / (self.matrix**2 / self.sizes).sum(axis=1))
+
+    def why(self, target: int | str, most: int = 10) -> pandas.DataFrame:
+        """Whom a target listens to, and why: the heaviest agents, their weight, distance, and the distance chance explains.
+
+        Parameters
+        ----------
+        target : int or str
+            Place or name of the agent.
+        most : int
+            How many agents to show.
+
+        Returns
+        -------
+        DataFrame
+            Columns weight, squared MMD, null quantile (95 %) and differs, a row per agent, the heaviest first.
+        """
+        import pandas
+
+        agent = self.names.index(one_of(target, self.names, "agent")) if isinstance(target, str) else target
+        found = np.flatnonzero(self.targets == agent)
+        if not len(found):
+            raise InputError(f"there are no weights for agent {target!r}; it was not among the targets")
+        row = int(found[0])
+        order = [k for k in np.argsort(-self.matrix[row], kind="stable") if self.matrix[row, k] > 0][:most]
+        return pandas.DataFrame(
+            {
+                "weight": self.matrix[row, order],
+                "squared MMD": self.evidence.squared_distances[row, order],
+                "null quantile": self.evidence.null_quantiles[row, order],
+                "differs": self.evidence.differ[row, order],
+            },
+            index=pandas.Index([self.names[k] for k in order], name="agent"),
+        )
+
+    @property
+    def explanation(self) -> pandas.DataFrame:
+        """A row per target: its size, advice and choice, and whom it listens to most.
+
+        Columns: n, self weight, effective sample size, unlike (share of its weight on agents that differ from it by more
+        than chance), listens to (the three heaviest others), and with the rule "calibrated" advice and member.
+        """
+        import pandas
+
+        others = from_target(self.targets, self.matrix)
+        others[np.arange(len(self.targets)), self.targets] = 0.0
+        heaviest = np.argsort(-others, axis=1, kind="stable")[:, :3]
+        columns = {
+            "n": self.sizes[self.targets],
+            "self weight": self.self_weight,
+            "effective sample size": self.effective_sample_size,
+            "unlike": (others * self.evidence.differ).sum(axis=1),
+            "listens to": [
+                ", ".join(f"{self.names[k]} ({row[k]:.0%})" for k in chosen if row[k] > 0)
+                for row, chosen in zip(others, heaviest, strict=True)
+            ],
+        }
+        if self.calibration is not None:
+            columns["advice"] = list(self.advice)
+            columns["member"] = [self.calibration.personal(int(t)) for t in self.targets]
+        return pandas.DataFrame(columns, index=pandas.Index([self.names[t] for t in self.targets], name="target"))
+
+    @property
+    def plan(self) -> Plan:
+        """How models are to be trained with these weights, where calibration chose that too."""
+        return USUAL_PLAN if self.calibration is None else self.calibration.member.plan
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """For each target "join", "stay local" or "too little data to say"; empty unless the rule is "calibrated"."""
+        return () if self.calibration is None else tuple(self.calibration.advice(int(t)) for t in self.targets)
 
     def to_frame(self) -> pandas.DataFrame:
         """The matrix as a table: a row per target, a column per agent."""
@@ -91,6 +172,7 @@ def weights_of(
     objective: Array | None = None,
     gap: Array | None = None,
     stop: Sequence[str] | None = None,
+    calibration: Calibration | None = None,
 ) -> Weights:
     """Assemble the result of a rule; rules in closed form give the matrix alone."""
     count = len(geometry.targets)
@@ -110,4 +192,6 @@ def weights_of(
         objective=nothing if objective is None else objective,
         gap=nothing.copy() if gap is None else gap,
         stop=(CLOSED_FORM,) * count if stop is None else tuple(stop),
+        evidence=evidence_of(geometry),
+        calibration=calibration,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -138,6 +138,19 @@ class TorchLearner:
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise InputError(f"{name} must be a function, got a {type(getattr(self, name)).__name__}")
 
+    @property
+    def length(self) -> int:
+        """Epochs, or rounds of "fedavg", of a whole training."""
+        return self.rounds if self.method == "fedavg" else self.epochs
+
+    def trained_for(self, share: float, start: TorchModels | None = None) -> TorchLearner:
+        """The same learner for a share of its epochs (rounds), from the parameters of other models."""
+        length = max(1, round(share * self.length))
+        begin = self.warm_start if start is None else start
+        if self.method == "fedavg":
+            return replace(self, rounds=length, warm_start=begin)
+        return replace(self, epochs=length, warm_start=begin)
+
     def fit(
         self,
         federation: Federation,
@@ -194,7 +207,7 @@ class TorchLearner:
             if checkpoint is not None:
                 made_with = self._digests(problem, matrix, lane, start)
                 folder = CheckpointFolder(Path(checkpoint), made_with)
-            total = self.rounds if self.method == "fedavg" else self.epochs
+            total = self.length
             begin = start[lanes] if len(start) > 1 else start.expand(len(lanes), -1)
             training = Training(problem, self._method(problem), begin, total, self.patience, folder)
             finished = copy.deepcopy(stacked.module).eval()

@@ -96,6 +96,21 @@ class TorchModels:
         scores = torch.from_numpy(self._outputs(row, X)).double()
         return np.asarray(torch.softmax(scores, dim=1).numpy())
 
+    def last_inputs(self, row: int, X: ArrayLike) -> NDArray[np.float64]:
+        """What the last linear layer of that row's model sees, (n, width); X itself where there is no such layer."""
+        points = torch.as_tensor(points_array(X, "X", self.n_inputs), dtype=self.stack.dtype)
+        module = self.module_for(row)
+        layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+        if not layers:
+            return np.asarray(points.numpy(), dtype=np.float64)
+        seen: list[Tensor] = []
+        layers[-1].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        with torch.no_grad():
+            for rows in torch.split(points, _ROWS_AT_ONCE):
+                module(rows)
+        inputs = torch.cat(seen)
+        return np.asarray((inputs if inputs.ndim == 2 else points).double().numpy())
+
     def _outputs(self, row: int, X: ArrayLike) -> NDArray[Any]:
         points = torch.as_tensor(points_array(X, "X", self.n_inputs), dtype=self.stack.dtype)
         parameters = self._row(row)

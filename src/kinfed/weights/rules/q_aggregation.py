@@ -12,7 +12,7 @@ from kinfed.validation import one_of
 from kinfed.weights.active_set import active_set
 from kinfed.weights.exponential_gradient import exponential_gradient
 from kinfed.weights.geometry import Geometry, explicit_geometry, kernel_geometry
-from kinfed.weights.objective import duality_gap, gradient, objective, q_aggregation_problem
+from kinfed.weights.objective import duality_gap, q_aggregation_problem
 from kinfed.weights.result import Weights, weights_of
 
 SOLVERS = ("exponential-gradient", "exact")
@@ -28,16 +28,16 @@ def q_aggregation_paper(
     """The paper's weights: Algorithm 3 from the uniform start, stopped after `steps` steps."""
     problem = q_aggregation_problem(geometry, c_q, c_p)
     matrix, _ = exponential_gradient(problem, steps, step_scale)
-    gap = duality_gap(gradient(problem, matrix), matrix)
+    gap = duality_gap(problem.gradient(matrix), matrix)
     stop = f"stopped after {steps} steps, as asked: the early stop is part of the estimator"
-    return weights_of(geometry, "q-aggregation", matrix, objective(problem, matrix), gap, [stop] * len(matrix))
+    return weights_of(geometry, "q-aggregation", matrix, problem.value(matrix), gap, [stop] * len(matrix))
 
 
 def q_aggregation_exact(geometry: Geometry, c_q: float | None = None, c_p: float | None = None) -> Weights:
     """The minimum of the paper's objective, certified by the duality gap."""
     problem = q_aggregation_problem(geometry, c_q, c_p)
     matrix, gap, stop = active_set(problem)
-    return weights_of(geometry, "q-aggregation-exact", matrix, objective(problem, matrix), gap, stop)
+    return weights_of(geometry, "q-aggregation-exact", matrix, problem.value(matrix), gap, stop)
 
 
 def q_aggregation(

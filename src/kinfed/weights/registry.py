@@ -9,10 +9,13 @@ from typing import Any
 
 from kinfed.errors import InputError
 from kinfed.validation import one_of
+from kinfed.weights.calibration.calibrated import calibrated
 from kinfed.weights.geometry import Geometry
 from kinfed.weights.result import Weights
+from kinfed.weights.rules.clusters import clusters
 from kinfed.weights.rules.entropic import entropic
 from kinfed.weights.rules.fixed import grand_mean, local, oracle
+from kinfed.weights.rules.gradient import gradient, gradient_clusters
 from kinfed.weights.rules.james_stein import james_stein
 from kinfed.weights.rules.multi_task_averaging import multi_task_averaging
 from kinfed.weights.rules.q_aggregation import q_aggregation_exact, q_aggregation_paper
@@ -35,10 +38,28 @@ RULES: dict[str, Rule] = {
     "q-aggregation": Rule(q_aggregation_paper, frozenset(), "the paper's rule: Algorithm 3 stopped after T steps"),
     "q-aggregation-exact": Rule(q_aggregation_exact, frozenset(), "the certified minimum of the paper's objective"),
     "similarity-test": Rule(similarity_test, frozenset(), "average over agents that pass a test of equal means"),
+    "clusters": Rule(clusters, frozenset(), "the grand mean within clusters of agents that look alike"),
     "james-stein": Rule(james_stein, frozenset(), "shrink every agent towards the mean of all"),
     "multi-task-averaging": Rule(multi_task_averaging, frozenset(), "one similarity for all pairs, from their distances"),
     "entropic": Rule(entropic, frozenset(), "Q-aggregation with a pull towards the grand mean"),
+    "gradient": Rule(
+        gradient, frozenset({"federation", "learner"}), "Q-aggregation of loss gradients, retrained a few times"
+    ),
+    "gradient-clusters": Rule(
+        gradient_clusters,
+        frozenset({"federation", "learner"}),
+        "the grand mean within clusters of agents who listen to the same others by that rule",
+    ),
+    "calibrated": Rule(
+        calibrated,
+        frozenset({"federation", "learner", "embeddings"}),
+        "the best of all these for the federation, judged by every agent on its own held-out points",
+    ),
 }
+
+
+GEOMETRIC_RULES = tuple(name for name, rule in RULES.items() if rule.needs <= {"groups"})
+"""Rules that need no more than a geometry, and groups: those that train nothing."""
 
 
 def weigh(geometry: Geometry, rule: str = "q-aggregation", **options: Any) -> Weights:

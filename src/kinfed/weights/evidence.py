@@ -1,0 +1,54 @@
+r"""Why an agent is listened to: how far its mean embedding is, beside how far it would be by chance alone.
+
+For two agents of one distribution the squared distance :math:`|\nu_t - \nu_k|^2` of their mean embeddings (the biased
+estimate of their squared MMD) has mean :math:`s_t + s_k` and is a weighted sum of chi squares with one weight per direction
+of the covariance. With :math:`d^e` equal weights it would be :math:`(s_t + s_k) \chi^2_{d} / d`; since the effective
+dimension :math:`d^e = \mathrm{tr}\,\Sigma / |\Sigma|_{op}` counts the fewest directions that are
+consistent with the covariance, the quantile
+
+.. math:: (s_t + s_k) \, \chi^2_{d^e, \, 0.95} / d^e
+
+is on the safe side: a larger distance is evidence that the two differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+from kinfed.weights.geometry import Geometry
+
+Array = NDArray[np.float64]
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Squared distances between mean embeddings, and what chance explains of them.
+
+    Attributes
+    ----------
+    squared_distances : array of shape (T, B)
+        Squared MMD of every target and agent (biased estimate).
+    null_quantiles : array of shape (T, B)
+        Quantile at `LEVEL` of that distance between agents of one distribution.
+    """
+
+    squared_distances: Array
+    null_quantiles: Array
+
+    @property
+    def differ(self) -> NDArray[np.bool_]:
+        """Whether a target and an agent are farther apart than chance explains."""
+        return self.squared_distances > self.null_quantiles
+
+
+def evidence_of(geometry: Geometry) -> Evidence:
+    """Evidence for and against kinship of every pair of target and agent."""
+    freedom = geometry.effective_dimensions
+    errors = geometry.scatter[geometry.targets][:, None] + geometry.scatter
+    return Evidence(geometry.squared_distances, errors * (chi2.ppf(LEVEL, freedom) / freedom)[:, None])

@@ -1,0 +1,464 @@
+"""Calibration: folds, the family, scores, the choice and its hedge, races and their cost, and what people are told."""
+
+import numpy as np
+import pytest
+
+import kinfed
+from kinfed.collaboration import Comparison, weigh_federation
+from kinfed.embedding import CLASS_CONDITIONAL, USUAL, X_ONLY, alternative_views
+from kinfed.learners import make_learner
+from kinfed.learners.plan import USUAL_PLAN, Plan, common_model, fit_planned
+from kinfed.weights.calibration.choice import agent_scales, choose, hedge
+from kinfed.weights.calibration.family import (
+    GRAND_MEAN,
+    LOCAL,
+    Base,
+    Member,
+    base_weights,
+    family,
+    neighbours,
+    thrifty_family,
+)
+from kinfed.weights.calibration.folds import SMALLEST, deal_folds, without_fold
+from kinfed.weights.calibration.scores import EmbeddedAgents, cross_validate, point_losses
+from kinfed.weights.evidence import evidence_of
+
+
+def classes_of(sizes, seed=0, n_classes=2):
+    rng = np.random.default_rng(seed)
+    X, y, agent = [], [], []
+    for k, n in enumerate(sizes):
+        X.append(rng.standard_normal((n, 2)))
+        y.append((X[-1][:, 0] * (1 if k % 2 else -1) > 0).astype(int) + (X[-1][:, 1] > 0.5) * (n_classes - 2))
+        agent.append(np.full(n, k))
+    return kinfed.Federation.from_arrays(np.vstack(X), np.concatenate(y), np.concatenate(agent))
+
+
+# Folds
+
+
+def test_every_point_is_set_aside_once_and_small_agents_keep_theirs():
+    federation = classes_of((23, SMALLEST - 1, 5, 40))
+    dealt = deal_folds(federation, 5, seed=0)
+    assert [len(mine) for mine in dealt] == [23, 4, 5, 40]
+    assert (dealt[1] == -1).all()
+    assert sorted(dealt[2]) == [0, 1, 2, 3, 4]
+    counts = np.bincount(dealt[0], minlength=5)
+    assert counts.max() - counts.min() <= 1
+    for t in (0, 3):
+        for label in np.unique(federation[t].y):
+            mine = np.bincount(dealt[t][federation[t].y == label], minlength=5)
+            assert mine.max() - mine.min() <= 2  # classes are spread over the folds
+    kept = [without_fold(federation, dealt, fold) for fold in range(5)]
+    assert sum(23 - one.sizes[0] for one in kept) == 23
+    assert all(one.sizes[1] == 4 for one in kept)
+    again = deal_folds(federation, 5, seed=0)
+    assert all((one == other).all() for one, other in zip(dealt, again, strict=True))
+    assert any((one != other).any() for one, other in zip(dealt, deal_folds(federation, 5, 0, repeat=1), strict=True))
+
+
+# The family
+
+
+def test_members_mix_own_data_by_size():
+    sizes = np.array([5, 10, 30])
+    base = np.full((3, 3), 1 / 3)
+    member = Member(GRAND_MEAN, own=0.4)
+    mixed = member.matrix(base, np.arange(3), sizes)
+    np.testing.assert_allclose(mixed.sum(axis=1), 1.0)
+    share = 1 - 3 * mixed[[0, 1, 2], [1, 2, 0]]
+    odds = share / (1 - share)
+    np.testing.assert_allclose(odds / sizes, odds[0] / sizes[0])
+    average = member.matrix(base, np.arange(3), np.array([9, 9, 9]))
+    np.testing.assert_allclose(1 - 3 * average[0, 1], 0.4)
+
+
+def test_every_base_has_the_weights_of_its_rule():
+    train = kinfed.concept_shift(n_agents=8, n=8, dim=3, spread=0.0, seed=0).train
+    points = [np.column_stack([agent.X, agent.y]) for agent in train]
+    geometry = kinfed.explicit_geometry(points)
+    learner = make_learner("ridge")
+    wanted = [
+        LOCAL,
+        GRAND_MEAN,
+        Base("q-aggregation", 100, 0),
+        Base("q-aggregation", 300, 0),
+        Base("entropic", 1.0, 0),
+        Base("similarity-test", 1.0, 0),
+        Base("clusters", 3, 0),
+        Base("gradient", 4.0),
+        Base("gradient-clusters", 2),
+    ]
+    found = base_weights(wanted, {0: geometry}, train, learner, seed=0)
+    # Members are solved to a gap of 1e-4, so that is what the rules are asked for.
+    more = {"federation": train, "learner": learner, "relative_gap": 1e-4}
+    expected = {
+        LOCAL: kinfed.weigh(geometry, "local"),
+        GRAND_MEAN: kinfed.weigh(geometry, "grand-mean"),
+        Base("q-aggregation", 100, 0): kinfed.weigh(geometry, "q-aggregation", steps=100),
+        Base("q-aggregation", 300, 0): kinfed.weigh(geometry, "q-aggregation", steps=300),
+        Base("entropic", 1.0, 0): kinfed.weigh(geometry, "entropic", strength=1.0, relative_gap=1e-4),
+        Base("similarity-test", 1.0, 0): kinfed.weigh(geometry, "similarity-test"),
+        Base("clusters", 3, 0): kinfed.weigh(geometry, "clusters", count=3),
+        Base("gradient", 4.0): kinfed.weigh(geometry, "gradient", **more),
+        Base("gradient-clusters", 2): kinfed.weigh(geometry, "gradient-clusters", federation=train, learner=learner),
+    }
+    for base in wanted:
+        np.testing.assert_allclose(found[base], expected[base].matrix, atol=1e-12, err_msg=base.rule)
+
+
+def test_agents_may_move_to_other_shares_to_local_and_to_the_common_model():
+    members = family(1, [0], gradients=False)
+    assert members[0] == Member(LOCAL)
+    assert len(set(members)) == len(members)
+    moves = neighbours(members)
+    place = members.index(Member(Base("entropic", 1.0, 0), 0.4))
+    reached = {members[other] for other in moves[place]}
+    assert {Member(LOCAL), Member(GRAND_MEAN), Member(Base("entropic", 1.0, 0))} <= reached
+    assert Member(Base("entropic", 0.1, 0)) not in reached
+    assert not any(base.learns for base in (member.base for member in members))
+    planned = [Member(LOCAL), Member(LOCAL, plan=Plan(True, 0.1)), Member(GRAND_MEAN, plan=Plan(True, 0.1))]
+    assert neighbours(planned) == [[0], [1, 2], [1, 2]]
+
+
+def test_views_follow_what_is_there_to_see():
+    train = kinfed.concept_shift(n_agents=3, n=6, dim=2, seed=0).train
+    assert alternative_views(train, "auto", labels=False)[0] == USUAL
+    assert X_ONLY in alternative_views(train, "auto", labels=False)
+    assert CLASS_CONDITIONAL not in alternative_views(train, "auto", labels=False)
+    assert CLASS_CONDITIONAL in alternative_views(train, "auto", labels=True)
+    assert X_ONLY not in alternative_views(train, "concept", labels=False)
+    assert not any(view.with_target for view in alternative_views(train, "covariate", labels=False))
+
+
+def test_the_class_conditional_view_compares_within_classes():
+    """Its kernel is that of x where labels agree and nothing where they differ."""
+    train = classes_of((40, 40))
+    embedding = kinfed.choose_embedding(train, labels=True, view=CLASS_CONDITIONAL)
+    kernel = embedding.features.kernel
+    z = embedding.raw_points(train[0])
+    gram, same = kernel(z, z), train[0].y[:, None] == train[0].y
+    on_x = kinfed.choose_embedding(train, shift="covariate").features.kernel
+    by_x = on_x(train[0].X, train[0].X)
+    np.testing.assert_allclose(gram, np.where(same, by_x, 0.0), atol=1e-12)
+
+
+# Scores
+
+
+def test_scores_are_losses_of_models_that_have_not_seen_the_points():
+    train = kinfed.Preparation.fit(raw := kinfed.concept_shift(n_agents=6, n=10, dim=2, seed=3).train).transform(raw)
+    learner = make_learner("ridge")
+    members = (Member(LOCAL), Member(GRAND_MEAN), Member(GRAND_MEAN, 0.4))
+    views = [EmbeddedAgents(train, kinfed.choose_embedding(train, n_features=20))]
+    seen = []
+    losses = cross_validate(
+        train, learner, views, members, folds=5, seed=7, progress=lambda done, total: seen.append((done, total))
+    )
+    repeats = -(-600 // 60)
+    assert seen[-1] == (5 * min(repeats, 5), 5 * min(repeats, 5))
+    for t in (0, 5):
+        expected = np.zeros((10, 3))
+        for repeat in range(5):
+            dealt = deal_folds(train, 5, 7, repeat)
+            for fold in range(5):
+                rest = without_fold(train, dealt, fold)
+                for column, member in enumerate(members):
+                    row = np.eye(6)[t] if member.base == LOCAL else rest.sizes / rest.sizes.sum()
+                    if member.own:
+                        odds = 0.4 / 0.6 * rest.sizes[t] / rest.sizes.mean()
+                        row = (row + odds * np.eye(6)[t]) / (1 + odds)
+                    model = learner.fit(rest, row[None])
+                    aside = dealt[t] == fold
+                    expected[aside, column] += (model.predict(0, train[t].X[aside]) - train[t].y[aside]) ** 2 / 5
+        np.testing.assert_allclose(losses[t], expected, rtol=1e-8)
+
+
+def test_a_sure_mistake_costs_no_more_than_one():
+    train = classes_of((30, 30))
+    models = make_learner("logistic").fit(train, np.eye(2))
+    losses = point_losses(models, [0, 1], train[0].X, train[0].y, "classification")
+    assert losses.shape == (30, 2)
+    assert (losses <= 1).all()
+    np.testing.assert_allclose(losses[:, 1], (models.predict_proba(1, train[0].X)[:, 1] - train[0].y) ** 2)
+
+
+# The choice
+
+
+def losses_of(means, noise, n=40, agents=30, seed=0):
+    """Losses of `agents` agents with those mean losses (M,) or (agents, M), and independent noise."""
+    rng = np.random.default_rng(seed)
+    means = np.broadcast_to(means, (agents, np.shape(means)[-1]))
+    return [mine + noise * rng.standard_normal((n, means.shape[1])) for mine in means]
+
+
+def test_one_held_out_point_is_enough_to_take_part():
+    losses = losses_of([2.0, 1.0], 0.3, agents=12)
+    losses[4] = losses[4][:1]
+    choice = choose(losses, 0, [[0, 1]] * 2, [True, False])
+    assert np.isfinite(choice.versus_local).all()
+    assert np.isfinite(choice.versus_local_error).all()
+
+
+def test_the_best_on_average_is_chosen_for_all():
+    choice = choose(losses_of([2.0, 1.0, 1.5], 0.3), 0, [[0, 1, 2]] * 3, [True, False, False])
+    assert choice.chosen == 1
+    np.testing.assert_allclose(choice.mean, [1.0, 0.5, 0.75], atol=0.02)
+    assert choice.shares[1] > 0.999
+    assert choice.error[1] == 0 < choice.error[2]
+    assert (choice.versus_local < 0).all()
+
+
+def test_chance_alone_moves_few_agents():
+    """With no true differences between agents nobody should differ; the rule allows about one in six to be fooled."""
+    moved = []
+    for seed in range(20):
+        choice = choose(losses_of([1.0, 1.0, 1.0, 1.1], 1.0, n=10, seed=seed), 0, [[0, 1, 2, 3]] * 4, [False] * 4)
+        moved.append((choice.personal != choice.chosen).mean())
+    assert np.mean(moved) < 0.16
+
+
+def test_agents_that_truly_differ_go_their_own_way():
+    means = np.tile([2.0, 1.0], (30, 1))
+    means[:5] = [1.0, 2.0]
+    choice = choose(losses_of(means, 0.3), 0, [[0, 1]] * 2, [True, False])
+    assert choice.chosen == 1
+    np.testing.assert_array_equal(choice.personal, [0] * 5 + [1] * 25)
+
+
+def test_agents_without_scores_follow_and_nobody_means_local():
+    losses = losses_of([2.0, 1.0], 0.1, agents=4)
+    losses[2] = np.zeros((0, 2))
+    choice = choose(losses, 0, [[0, 1]] * 2, [True, False])
+    assert choice.personal[2] == choice.chosen == 1
+    assert np.isnan(choice.versus_local[2])
+    nobody = choose([np.zeros((0, 2))] * 3, 0, [[0, 1]] * 2, [True, False])
+    assert nobody.chosen == 0
+    np.testing.assert_array_equal(nobody.shares, [1.0, 0.0])
+
+
+def test_members_that_left_the_race_are_not_chosen():
+    losses = losses_of([2.0, 0.1, 1.0], 0.1, agents=6)
+    for mine in losses[:3]:
+        mine[:, 1] = np.nan
+    choice = choose(losses, 0, [[0, 1, 2]] * 3, [True, False, False])
+    assert choice.chosen == 2
+    assert choice.shares[1] == 0
+    assert np.isnan(choice.mean[1])
+
+
+def test_what_cannot_be_told_apart_shares():
+    losses = losses_of([1.0, 1.0, 1.05, 3.0, 1.0], 0.5)
+    allowed = np.array([True] * 4 + [False])
+    shares = hedge(losses, np.ones(30), np.zeros(5), allowed, seed=0)
+    np.testing.assert_allclose(shares.sum(), 1.0)
+    assert min(shares[:2]) > 0.1
+    assert shares[3] == shares[4] == 0
+    sure = hedge(losses_of([1.0, 2.0], 0.1), np.ones(30), np.zeros(2), np.array([True, True]), seed=0)
+    np.testing.assert_array_equal(sure, [1.0, 0.0])
+    handicapped = hedge(losses_of([1.0, 1.01], 0.01), np.ones(30), np.array([0.03, 0.0]), np.array([True, True]), seed=0)
+    np.testing.assert_array_equal(handicapped, [0.0, 1.0])
+    plans = ["a", "b", "b"]
+    choice = choose(losses_of([1.0, 1.0, 1.0], 1.0, n=5), 0, [[0], [1, 2], [1, 2]], [True, False, False], plans)
+    assert all(plans[place] == plans[choice.chosen] for place in np.flatnonzero(choice.shares))
+
+
+def test_no_agent_decides_alone():
+    np.testing.assert_allclose(agent_scales(np.array([1.0, 2.0, 30.0])), [1.5, 2.0, 16.0])
+    huge = losses_of([2.0, 1.0], 0.1, agents=9)
+    huge[0] = 1000 * huge[0][:, ::-1]
+    assert choose(huge, 0, [[0, 1]] * 2, [True, False]).chosen == 1
+
+
+# The rule
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    return kinfed.concept_shift(n_agents=20, n=12, dim=3, spread=0.0, noise_variance=0.5, seed=2)
+
+
+@pytest.fixture(scope="module")
+def weighed(grouped):
+    return kinfed.collaboration_weights(grouped.train, n_features=100)
+
+
+def test_kin_share_and_strangers_do_not(grouped, weighed):
+    groups = np.array(grouped.train.groups)
+    assert weighed.matrix[groups[:, None] == groups].sum() / 20 > 0.9
+    assert weighed.rule == "calibrated"
+    np.testing.assert_allclose(weighed.matrix.sum(axis=1), 1.0)
+    assert weighed.plan == USUAL_PLAN
+    strangers = kinfed.no_structure(n_agents=12, n=20, dim=3, agents="unrelated", noise_variance=0.1, seed=0)
+    result = kinfed.personalize(strangers.train, test=strangers.test(300, seed=1), n_features=100)
+    assert result.scores["personalized"].mean() < 1.05 * result.scores["local"].mean()
+
+
+def test_every_choice_is_explained(grouped, weighed):
+    found = weighed.calibration
+    table = found.table
+    assert list(table.columns) == ["score", "standard error", "share", "own choice of"]
+    assert table["score"].is_monotonic_increasing
+    assert table.index[0] == found.chosen
+    assert table.loc["local", "score"] == pytest.approx(1.0)
+    assert table["share"].sum() == pytest.approx(1.0)
+    told = "\n".join(found.describe())
+    for words in ("chosen for the federation", "learning alone instead would cost +", "one common model instead", "join"):
+        assert words in told
+    assert "every agent shared sketches of 100" in told
+    price, error = found.price(found.local)
+    assert price > 3 * error > 0
+    assert set(weighed.advice) == {"join"}
+    why = weighed.why("3", most=4)
+    assert list(why.columns) == ["weight", "squared MMD", "null quantile", "differs"]
+    assert why["weight"].is_monotonic_decreasing
+    assert len(why) <= 4
+    explanation = weighed.explanation
+    assert list(explanation["advice"]) == ["join"] * 20
+    assert explanation.loc["3", "listens to"].split(" (")[0] in grouped.train.names
+    with pytest.raises(kinfed.InputError, match="agent 'nobody' is not known"):
+        weighed.why("nobody")
+
+
+def test_the_record_repeats_itself_for_newcomers(grouped, weighed):
+    embeddings = Comparison(n_features=100).embeddings(
+        prepared := kinfed.Preparation.fit(grouped.train).transform(grouped.train), "regression", "calibrated"
+    )
+    learner = make_learner("ridge")
+    again = weigh_federation(
+        prepared, embeddings, "calibrated", learner, {"mixture": weighed.calibration.mixture}, targets=[4, 7]
+    )
+    same = [t for t in (4, 7) if weighed.calibration.choice.personal[t] == weighed.calibration.choice.chosen]
+    assert same
+    for t in same:
+        np.testing.assert_allclose(again.matrix[[4, 7].index(t)], weighed.matrix[t], atol=1e-9)
+
+
+@pytest.mark.parametrize("sizes", [(12,), (12, 15), (3, 4), (30, 2, 30, 4, 30), (40, 40, 40)])
+def test_small_federations_have_an_answer(sizes):
+    federation = classes_of(sizes)
+    weights = kinfed.collaboration_weights(federation, learner="logistic", n_features=50)
+    np.testing.assert_allclose(weights.matrix.sum(axis=1), 1.0)
+    if max(sizes) < SMALLEST or len(sizes) == 1:
+        np.testing.assert_array_equal(weights.matrix, np.eye(len(sizes)))
+    for t, n in enumerate(sizes):
+        if n < SMALLEST:
+            assert weights.advice[t] == "too little data to say"
+            assert weights.calibration.personal(t) == "as the federation"
+
+
+def test_a_class_an_agent_has_once_is_no_obstacle():
+    rng = np.random.default_rng(0)
+    X, agent = rng.standard_normal((60, 2)), np.arange(60) % 3
+    y = np.zeros(60, dtype=int)
+    y[[0, 1]] = 1  # two of the three agents have the class, once each
+    weights = kinfed.collaboration_weights(kinfed.Federation.from_arrays(X, y, agent), learner="logistic", n_features=50)
+    assert np.isfinite(weights.matrix).all()
+
+
+# Evidence
+
+
+def test_the_null_quantile_keeps_its_level():
+    """Two agents of one law, points in few directions: the test may reject one pair in twenty, 400 pairs were drawn."""
+    rng = np.random.default_rng(0)
+    scales = np.array([3.0, 1.0, 1.0, 0.5, 0.2])
+    rejected = []
+    for _ in range(200):
+        geometry = kinfed.explicit_geometry([rng.standard_normal((25, 5)) * scales for _ in range(2)])
+        rejected += evidence_of(geometry).differ[[0, 1], [1, 0]].tolist()
+    assert np.mean(rejected) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
+    apart = kinfed.explicit_geometry([rng.standard_normal((25, 5)) * scales + shift for shift in (0.0, 3.0)])
+    assert evidence_of(apart).differ[0, 1]
+
+
+# Learners that are slow to train
+
+
+class Counted:
+    """Ridge without its speed: counts the different models it trains."""
+
+    task = "regression"
+
+    def __init__(self):
+        self.models = 0
+
+    def fit(self, federation, weights, *, targets=None, seed=0, progress=None, checkpoint=None):
+        self.models += len(np.unique(np.round(weights, 12), axis=0))
+        return make_learner("ridge").fit(federation, weights)
+
+
+@pytest.mark.parametrize("n_agents", [6, 30])
+def test_a_race_over_agents_costs_about_five_trainings(n_agents):
+    generated = kinfed.concept_shift(n_agents=n_agents, n=15, dim=3, spread=0.0, noise_variance=0.5, seed=5)
+    learner = Counted()
+    weights = kinfed.collaboration_weights(generated.train, learner=learner, n_features=60)
+    assert learner.models <= 6 * n_agents
+    np.testing.assert_allclose(weights.matrix.sum(axis=1), 1.0)
+    assert np.isfinite(weights.calibration.choice.mean[weights.calibration.local])
+    groups = np.array(generated.train.groups)
+    if n_agents == 30:
+        assert weights.matrix[groups[:, None] == groups].sum() / 30 > 0.8
+
+
+def test_networks_race_over_starts_and_lengths_within_their_budget():
+    pytest.importorskip("torch")
+    from kinfed.learners.neural import TorchLearner
+
+    trained = []
+
+    class Watched(TorchLearner):
+        def fit(self, federation, weights, **more):
+            models = super().fit(federation, weights, **more)
+            trained.append(len(models.stack) * self.length)
+            return models
+
+    generated = kinfed.covariate_shift(sizes=(6, 6, 8), n=20, seed=1)
+    learner = Watched(hidden=(8,), task="regression", epochs=200, batch_size=20, steps_per_epoch=1)
+    weights = kinfed.collaboration_weights(generated.train, learner=learner, n_features=60)
+    # Clusters and the common model are few lanes each, but with 20 agents not negligible.
+    assert sum(trained) <= 6.5 * 20 * 200
+    plans = {member.plan for member in weights.calibration.members}
+    assert {plan.warm for plan in plans} == {True, False}
+    assert len({plan.share for plan in plans}) > 4
+    again = kinfed.collaboration_weights(generated.train, learner=learner, n_features=60)
+    assert again.matrix.tobytes() == weights.matrix.tobytes()
+    result = kinfed.personalize(generated.train, learner, test=generated.test(100, seed=2), n_features=60)
+    assert result.weights.plan == weights.plan
+    least = min(result.scores["local"].mean(), result.scores["grand-mean"].mean())
+    assert result.scores["personalized"].mean() < 1.1 * least
+
+
+def test_a_plan_is_a_start_and_a_length():
+    pytest.importorskip("torch")
+    from kinfed.learners.neural import TorchLearner
+
+    generated = kinfed.covariate_shift(sizes=(2, 2, 2), n=10, seed=1)
+    learner = TorchLearner(hidden=(4,), task="regression", epochs=40)
+    start = common_model(learner, generated.train, seed=3)
+    expected = TorchLearner(hidden=(4,), task="regression", epochs=10, warm_start=start).fit(
+        generated.train, np.eye(6), seed=3
+    )
+    planned = fit_planned(learner, generated.train, np.eye(6), Plan(True, 0.25), seed=3)
+    X = generated.train[0].X
+    np.testing.assert_array_equal(planned.predict(2, X), expected.predict(2, X))
+    usual = fit_planned(learner, generated.train, np.eye(6), USUAL_PLAN, seed=3)
+    np.testing.assert_array_equal(usual.predict(1, X), learner.fit(generated.train, np.eye(6), seed=3).predict(1, X))
+    rounds = TorchLearner(hidden=(4,), task="regression", method="fedavg", rounds=8).trained_for(0.5)
+    assert (rounds.length, rounds.rounds) == (4, 4)
+    with pytest.raises(kinfed.InputError, match="has no steps to share out"):
+        fit_planned(make_learner("ridge"), generated.train, np.eye(6), Plan(True, 0.1))
+
+
+def test_the_thrifty_family_starts_with_what_costs_least():
+    members = thrifty_family([0, 1], gradients=True)
+    assert members[:2] == (Member(LOCAL), Member(GRAND_MEAN))
+    assert len(set(members)) == len(members)
+    assert {"clusters", "entropic", "gradient", "q-aggregation"} <= {member.base.rule for member in members}
+
+
+def test_predictions_of_gain_are_for_rules_that_train_nothing():
+    train = kinfed.concept_shift(n_agents=4, n=8, dim=2, seed=0).train
+    with pytest.raises(kinfed.InputError, match="rule 'calibrated' is judged by models"):
+        kinfed.predict_gain(train, "calibrated")
