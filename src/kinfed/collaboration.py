@@ -36,7 +36,7 @@ def collaboration_weights(
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Weights:
-    """Whose data would help each agent, and how much, before any training.
+    """Whose data would help each agent, and how much.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def collaboration_weights(
     kernel, shift, n_features, sampling, seed
         How agents are compared; see `kinfed.choose_embedding`.
     learner : str, Learner or scikit-learn estimator
-        Tells whether the target is a number or a class.
+        What will be trained: rules that judge models train it, others only need to know if the target is a class.
     groups : sequence, optional
         A label per agent for rules that need it; by default those of the federation.
     options : mapping, optional

@@ -152,8 +152,7 @@ def choose_embedding(
     reasons = [
         f"agents are compared by (x, y): the target may depend on x differently from agent to agent; {target}"
         if with_target
-        else "agents are compared by x alone: "
-        + ("covariate shift was asked for" if train.has_target else "there is no target")
+        else "agents are compared by x alone: " + ("as was asked for" if train.has_target else "there is no target")
     ]
     dim = train.dim + width
     if isinstance(kernel, str):

@@ -63,7 +63,7 @@ def demo(
     local, common = result.compare("local"), result.compare("grand-mean")
     console = Console(soft_wrap=True)
     console.print(
-        f"\n{len(train)} schools shared {result.embeddings[0].features.n_features} numbers each, found whose data help "
+        f"\n{len(train)} schools shared sketches and scores, found whose data help "
         f"them, and trained a model of their own on {int(train.sizes.sum())} pupils; {int(test.sizes.sum())} others "
         "tested it."
     )

@@ -44,20 +44,20 @@ def point_gradients(models: Models, row: int, X: ArrayLike, y: ArrayLike, task: 
         residuals = np.asarray(models.predict(row, columns), dtype=np.float64) - np.asarray(y, dtype=np.float64)
         return PointGradients(residuals.reshape(len(columns), -1), inputs)
     if task == "classification":
-        return PointGradients(class_residuals(models, row, columns, np.asarray(y)), inputs)
+        residuals = class_residuals(models, row, columns, np.asarray(y))
+        return PointGradients(residuals[:, 1:] if residuals.shape[1] == 2 else residuals, inputs)
     raise InputError("models without a target have no loss gradients; choose a rule that compares the agents' points")
 
 
 def class_residuals(models: Any, row: int, X: Array, y: NDArray[Any]) -> Array:
-    """Probabilities minus the label, (n, C), or (n, 1) for two classes; a label is certain where there are none."""
+    """Probabilities minus the label, (n, C); a label that is predicted without probabilities is taken as certain."""
     classes = models.classes
     labels = (y[:, None] == classes).astype(np.float64)
     if getattr(models, "has_probabilities", True):
         predicted = models.predict_proba(row, X)
     else:
         predicted = (np.asarray(models.predict(row, X))[:, None] == classes).astype(np.float64)
-    residuals = predicted - labels
-    return residuals[:, 1:] if len(classes) == 2 else residuals
+    return np.asarray(predicted - labels)
 
 
 def pooled(federation: Federation) -> tuple[Array, NDArray[Any], NDArray[np.int64]]:

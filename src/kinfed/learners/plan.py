@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +50,22 @@ class StepwiseLearner(Learner, Protocol):
         ...
 
     def trained_for(self, share: float, start: Models | None = None) -> StepwiseLearner:
-        """The same learner for a share of its length, from other parameters."""
+        """The same learner for a share of its length, from other parameters, and never shorter than that."""
+        ...
+
+    def fit(
+        self,
+        federation: Federation,
+        weights: NDArray[np.float64],
+        *,
+        targets: NDArray[np.int64] | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+        checkpoint: Path | None = None,
+        monitor: Callable[[int, Any], None] | None = None,
+        monitor_every: int = 1,
+    ) -> Models:
+        """Train; `monitor` is shown the models every so many epochs, and may end the training by an error of its own."""
         ...
 
 
@@ -81,4 +97,6 @@ def fit_planned(
 def common_model(learner: Learner, federation: Federation, *, seed: int, checkpoint: Path | None = None) -> Models:
     """One model of everybody's data, agents weighted by their size."""
     shares = federation.sizes / federation.sizes.sum()
-    return learner.fit(federation, shares[None], seed=seed, checkpoint=checkpoint)
+    # A common model belongs to nobody, so nobody's points can tell when to stop.
+    whole = learner.trained_for(1.0) if isinstance(learner, StepwiseLearner) else learner
+    return whole.fit(federation, shares[None], seed=seed, checkpoint=checkpoint)

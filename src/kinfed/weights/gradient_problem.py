@@ -54,7 +54,7 @@ class Projection:
         """The projection all agents redraw from one seed."""
         if n_residuals * n_inputs <= n_features:
             return cls(None, None)
-        left = min(n_residuals, max(1, int(np.sqrt(n_features))))
+        left = min(n_residuals, max(1, int(np.sqrt(n_features)), n_features // n_inputs))
         right = min(n_inputs, max(1, n_features // left))
         rng = np.random.default_rng(derived_seed(seed, "gradient projection"))
         return cls(_signs(rng, n_residuals, left), _signs(rng, n_inputs, right))

@@ -53,7 +53,7 @@ RULES: dict[str, Rule] = {
     "calibrated": Rule(
         calibrated,
         frozenset({"federation", "learner", "embeddings"}),
-        "the best of all these for the federation, judged by every agent on its own held-out points",
+        "the best of a family of these for the federation, judged by every agent on its own held-out points",
     ),
 }
 

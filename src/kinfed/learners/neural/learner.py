@@ -144,12 +144,12 @@ class TorchLearner:
         return self.rounds if self.method == "fedavg" else self.epochs
 
     def trained_for(self, share: float, start: TorchModels | None = None) -> TorchLearner:
-        """The same learner for a share of its epochs (rounds), from the parameters of other models."""
+        """The same learner for a share of its epochs (rounds), from the parameters of other models, without `patience`."""
         length = max(1, round(share * self.length))
         begin = self.warm_start if start is None else start
         if self.method == "fedavg":
-            return replace(self, rounds=length, warm_start=begin)
-        return replace(self, epochs=length, warm_start=begin)
+            return replace(self, rounds=length, warm_start=begin, patience=None)
+        return replace(self, epochs=length, warm_start=begin, patience=None)
 
     def fit(
         self,

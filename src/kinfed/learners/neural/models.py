@@ -108,8 +108,10 @@ class TorchModels:
         with torch.no_grad():
             for rows in torch.split(points, _ROWS_AT_ONCE):
                 module(rows)
-        inputs = torch.cat(seen)
-        return np.asarray((inputs if inputs.ndim == 2 else points).double().numpy())
+        inputs = torch.cat(seen) if seen else points
+        # A layer that is applied several times, or to sequences, has no one input per row.
+        plain = inputs.ndim == 2 and len(inputs) == len(points)
+        return np.asarray((inputs if plain else points).double().numpy())
 
     def _outputs(self, row: int, X: ArrayLike) -> NDArray[Any]:
         points = torch.as_tensor(points_array(X, "X", self.n_inputs), dtype=self.stack.dtype)

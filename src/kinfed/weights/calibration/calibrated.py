@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.embedding import X_ONLY, Embedding
+from kinfed.errors import InputError
 from kinfed.learners.base import Learner, Progress
 from kinfed.learners.gradients import has_gradients
 from kinfed.learners.plan import StepwiseLearner
 from kinfed.validation import positive_integer
 from kinfed.weights.calibration.choice import choose
 from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Member, base_weights, family, neighbours, thrifty_family
+from kinfed.weights.calibration.folds import SMALLEST
 from kinfed.weights.calibration.race import Course, Raced, race_agents, race_steps
 from kinfed.weights.calibration.record import Calibration
 from kinfed.weights.calibration.scores import EmbeddedAgents, cross_validate
@@ -53,13 +55,15 @@ def calibrated(
     embeddings : sequence of Embedding
         Ways to compare the agents; `geometry` belongs to the first.
     folds : int
-        K. Agents of fewer than five points judge nothing and take what the others choose.
+        K, at least 2; slow learners set aside one fifth once, whatever K is. Agents of fewer than five points judge nothing
+        and take what the others choose.
     seed : int
     progress : callable, optional
     mixture : mapping from Member to share, optional
         One that was chosen before, for an agent that comes later: nothing is scored again.
     """
-    folds = positive_integer(folds, "folds")
+    if positive_integer(folds, "folds") < 2:
+        raise InputError("folds must be at least 2: what is scored must not be trained on")
     views = [EmbeddedAgents(federation, embedding) for embedding in embeddings]
     main_views = [place for place, one in enumerate(embeddings) if place == 0 or one.view == X_ONLY]
     gradients = has_gradients(learner.task)
@@ -84,8 +88,8 @@ def calibrated(
         if progress is not None:
             progress("calibrating", done, total)
 
-    if len(geometry) == 1:
-        raced = Raced((Member(LOCAL),), [np.zeros((0, 1))])
+    if len(geometry) == 1 or geometry.sizes.max() < SMALLEST:
+        raced = Raced((Member(LOCAL),), [np.zeros((0, 1))] * len(geometry))
     elif thrifty:
         members = thrifty_family(main_views, gradients)
         course = Course(federation, learner, views, members, seed)
@@ -97,7 +101,7 @@ def calibrated(
         losses = cross_validate(federation, learner, views, members, folds=folds, seed=seed, progress=report)
         raced = Raced(members, losses)
     plans = [one.plan for one in raced.members]
-    simple = [one.base in (LOCAL, GRAND_MEAN) and not one.own for one in raced.members]
+    simple = [one.base in (LOCAL, GRAND_MEAN) and not one.own and not one.plan.warm for one in raced.members]
     choice = choose(raced.losses, raced.local, neighbours(raced.members), simple, plans, seed)
     names = tuple(one.name for one in embeddings)
     exchanged = _exchanged(raced, embeddings)
@@ -119,9 +123,13 @@ def is_quick(learner: Learner, federation: Federation, n_models: int) -> bool:
 
 def _exchanged(raced: Raced, embeddings: Sequence[Embedding]) -> tuple[str, ...]:
     """What every agent sent for calibration, beside its part in training."""
+    if len(raced.members) == 1:
+        return ()
     used = sorted({member.base.view for member in raced.members if member.base.view is not None})
     sketches = ", ".join(str(embeddings[view].features.n_features) for view in used)
-    sentences = [f"every agent shared sketches of {sketches} numbers in each split, and one score for each member"]
+    sentences = [
+        f"for every split an agent shared sketches of {sketches} numbers, and in the end one score per member"
+    ]
     if any(member.base.learns for member in raced.members):
         sentences.append(
             "for the gradient rule it answered each target's model with its mean gradient and one number more, once a round"

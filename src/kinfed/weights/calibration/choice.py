@@ -52,7 +52,7 @@ class Choice:
     personal : array of int of shape (B,)
         The member of every agent; that of the federation for agents who scored nothing.
     mean : array of shape (M,)
-        Mean normalised score of every member, 1 for learning alone; NaN for members that left the race.
+        Mean normalised score of every member, about 1 for learning alone; NaN for members that left the race.
     error : array of shape (M,)
         Standard error over agents of the difference of that mean to the chosen member's.
     versus_local : array of shape (B,)
@@ -105,13 +105,13 @@ def choose(
     rows = [losses[t] for t in scored]
     sizes = np.array([len(mine) for mine in rows])
     scores = np.array([mine.mean(axis=0) for mine in rows])
-    scale = agent_scales(scores[:, local])
+    scale = agent_scales(scores[:, local], np.array([mine[:, local].std() for mine in rows]))
     scores = scores / scale[:, None]
     mean = scores.mean(axis=0)
     handicap = np.where(simple, 0.0, HANDICAP)
     chosen = int(np.nanargmin(mean + handicap))
     against = scores - scores[:, [chosen]]
-    error = np.nan_to_num(_standard_error(against))
+    error = np.nan_to_num(_standard_error(against, rows, scale, chosen))
     personal[:] = chosen
     together = np.array([plans is None or plan == plans[chosen] for plan in plans or range(n_members)])
     shares = hedge(rows, scale, handicap, together & ~np.isnan(mean), seed)
@@ -167,16 +167,23 @@ def hedge(rows: Sequence[Array], scale: Array, handicap: Array, allowed: NDArray
     return shares
 
 
-def agent_scales(local: Array) -> Array:
+def agent_scales(local: Array, spread: Array) -> Array:
     """The unit of each agent's scores: its own score alone, averaged with the median of all agents'.
 
-    One agent's score of a few points may be small by chance; the average keeps it from deciding for all.
+    One agent's score of a few points may be small by chance; the average keeps it from deciding for all. Scores that may be
+    negative, such as log densities, have no unit of their own: all agents then share the median spread of their losses.
     """
-    typical = float(np.median(local))
+    if (local < 0).any():
+        return np.full(len(local), float(np.median(spread)) or 1.0)
+    typical = float(np.median(local)) or float(local.mean())
     return np.asarray((local + typical) / 2) if typical > 0 else np.ones_like(local)
 
 
-def _standard_error(values: Array) -> Array:
-    if len(values) < 2:
-        return np.zeros(values.shape[1])
-    return np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))
+def _standard_error(against: Array, rows: Sequence[Array], scale: Array, chosen: int) -> Array:
+    """Over agents, of the mean difference to the chosen member; of the points where there is one agent only."""
+    if len(against) > 1:
+        return np.asarray(against.std(axis=0, ddof=1) / np.sqrt(len(against)))
+    (mine,) = rows
+    if len(mine) < 2:
+        return np.zeros(against.shape[1])
+    return np.asarray((mine - mine[:, [chosen]]).std(axis=0, ddof=1) / np.sqrt(len(mine)) / scale[0])

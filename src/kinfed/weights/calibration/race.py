@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,10 +142,8 @@ def race_steps(course: Course, learner: StepwiseLearner, members: Sequence[Membe
 
     def run(some: Sequence[Member], share: float, warm: bool) -> list[Member]:
         """Train, look on the way, give up when nothing is left to win, and return the candidates at the last look."""
-        first = max(1, round(LOOKS[0] * learner.length))
-        total = max(1, round(share * learner.length))
-        looks = {min(total, max(1, round(look / LOOKS[0])) * first): look for look in LOOKS if look < share}
-        looks[total] = share
+        # Steps as `trained_for` counts them, so that a candidate is trained as long as it was when it was scored.
+        looks = {max(1, round(look * learner.length)): look for look in (*LOOKS, share) if look <= share}
         levels: list[float] = []
         last: list[Member] = []
 
@@ -158,7 +157,7 @@ def race_steps(course: Course, learner: StepwiseLearner, members: Sequence[Membe
             if overdone or (looks[done] >= HALFWAY and levels[-1] > HOPELESS * course.least()):
                 raise _EnoughSeenError
 
-        trained: Any = learner.trained_for(share, start if warm else None)
+        trained = learner.trained_for(share, start if warm else None)
         with suppress(_EnoughSeenError):
             trained.fit(
                 course.train,
@@ -166,7 +165,7 @@ def race_steps(course: Course, learner: StepwiseLearner, members: Sequence[Membe
                 targets=np.tile(course.judges, len(some)),
                 seed=course.seed,
                 monitor=look,
-                monitor_every=first,
+                monitor_every=gcd(*looks),
             )
         return last
 
@@ -177,9 +176,13 @@ def race_steps(course: Course, learner: StepwiseLearner, members: Sequence[Membe
     best = course.best(ahead, 1)
     run(best, 1.0, warm=True)
     report(4, 7)
-    for done, some in enumerate((shared, best, [Member(LOCAL)]), 5):
-        run(some, 1.0, warm=False)
-        report(done, 7)
+    run(shared, 1.0, warm=False)
+    report(5, 7)
+    if best[0].base != LOCAL:
+        run(best, 1.0, warm=False)
+    report(6, 7)
+    run([Member(LOCAL)], 1.0, warm=False)
+    report(7, 7)
     return course.raced()
 
 

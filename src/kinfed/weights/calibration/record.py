@@ -70,7 +70,7 @@ class Calibration:
         """
         import pandas
 
-        alone = self.choice.mean[self.local]
+        alone = self._unit(self.local)
         taken = np.bincount(self.choice.personal, minlength=len(self.members))
         frame = pandas.DataFrame(
             {
@@ -85,13 +85,15 @@ class Calibration:
 
     def price(self, place: int) -> tuple[float, float]:
         """How much higher the score would be with that member for all, relative to the best one, and its error."""
-        best = self.choice.mean[self.choice.chosen]
-        return float(self.choice.mean[place] / best - 1), float(self.choice.error[place] / best)
+        unit = self._unit(self.choice.chosen)
+        more = self.choice.mean[place] - self.choice.mean[self.choice.chosen]
+        return float(more / unit), float(self.choice.error[place] / unit)
 
     def advice(self, agent: int) -> str:
         """Whether that agent should join: "join", "stay local", or "too little data to say"."""
         versus, error = self.choice.versus_local[agent], self.choice.versus_local_error[agent]
-        if self.members[self.choice.personal[agent]].base == LOCAL and np.isfinite(versus):
+        member = self.members[self.choice.personal[agent]]
+        if member.base == LOCAL and not member.plan.warm and np.isfinite(versus):
             return STAY
         if np.isnan(versus) or abs(versus) <= error:
             return UNKNOWN
@@ -107,13 +109,19 @@ class Calibration:
         prices = {"learning alone": self.local, "one common model": min(common, key=self._score, default=self.local)}
         for name, place in prices.items():
             price, error = self.price(place)
-            if place != self.choice.chosen and not (name != "learning alone" and place == self.local):
+            told = np.isfinite(price) and place != self.choice.chosen
+            if told and not (name != "learning alone" and place == self.local):
                 sentences.append(f"{name} instead would cost {price:+.1%} ± {error:.1%} of the {self.loss}")
         own = int((self.choice.personal != self.choice.chosen).sum())
         sentences.append(f"{own} of {len(self.choice.personal)} agents do better with a choice of their own")
         advice = [self.advice(agent) for agent in range(len(self.choice.personal))]
         sentences.append(", ".join(f"{advice.count(word)} {word}" for word in (JOIN, STAY, UNKNOWN)))
         return [*sentences, *self.exchanged]
+
+    def _unit(self, place: int) -> float:
+        """A member's mean score, to express others in; scores that may be zero or negative are left as they are."""
+        score = float(self.choice.mean[place])
+        return score if score > 0 else 1.0
 
     def _score(self, place: int) -> float:
         return float(np.nan_to_num(self.choice.mean[place], nan=np.inf))

@@ -26,6 +26,7 @@ Array = NDArray[np.float64]
 ENOUGH_POINTS = 600
 """Small federations deal their folds again, with other points together, until about this many were scored."""
 MOST_REPEATS = 5
+_WEIGHTS_AT_ONCE = 2**25  # numbers of the weight rows trained together (256 MB)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +60,8 @@ def point_losses(models: Models, rows: Sequence[int], X: NDArray[Any], y: NDArra
     The Brier score judges probabilities as the log loss does, but one sure mistake cannot outweigh everything else.
     """
     if task == "unsupervised" or y is None:
-        scores = [float(models.score(row, X)) for row in rows]  # type: ignore[attr-defined]
-        return -np.tile(scores, (len(X), 1))
+        one_by_one: Any = models
+        return np.array([[-float(one_by_one.score(row, X[i : i + 1])) for row in rows] for i in range(len(X))])
     if task == "regression":
         truth = np.asarray(y, dtype=np.float64).reshape(len(X), -1)
         # Many models of one agent: linear ones answer together.
@@ -68,7 +69,10 @@ def point_losses(models: Models, rows: Sequence[int], X: NDArray[Any], y: NDArra
         predicted = together(rows, X) if together else np.array([models.predict(row, X) for row in rows])
         return np.asarray(np.square(predicted.reshape(len(rows), *truth.shape) - truth).mean(axis=2).T)
     residuals = [class_residuals(models, row, np.asarray(X), np.asarray(y)) for row in rows]
-    return np.column_stack([np.square(one).sum(axis=1) for one in residuals])
+    known: Any = models
+    # A class that training never saw had probability zero.
+    unseen = ~(np.asarray(y)[:, None] == known.classes).any(axis=1)
+    return np.column_stack([np.square(one).sum(axis=1) for one in residuals]) + unseen[:, None]
 
 
 def cross_validate(
@@ -127,14 +131,16 @@ def _score(
     geometries = {view: views[view].geometry(kept) for view in used}
     bases = base_weights(wanted, geometries, train, learner, seed)
     judges = np.array([t for t, rows in enumerate(kept) if not rows.all()], dtype=np.int64)
-    stacked = np.vstack(
-        [member.matrix(bases[member.base], np.arange(len(names)), train.sizes)[judges] for member in members]
-    )
-    models = learner.fit(train, stacked, targets=np.tile(judges, len(members)), seed=seed)
-    found = {}
-    for place, t in enumerate(judges.tolist()):
-        X, y = federation[t].X[~kept[t]], federation[t].y
-        answers = None if y is None else np.asarray(y)[~kept[t]]
-        rows = [m * len(judges) + place for m in range(len(members))]
-        found[t] = point_losses(models, rows, X, answers, learner.task)
-    return found
+    found: dict[int, list[Array]] = {t: [] for t in judges.tolist()}
+    step = max(1, _WEIGHTS_AT_ONCE // (len(judges) * len(names)))
+    for some in (members[start : start + step] for start in range(0, len(members), step)):
+        stacked = np.vstack(
+            [member.matrix(bases[member.base], np.arange(len(names)), train.sizes)[judges] for member in some]
+        )
+        models = learner.fit(train, stacked, targets=np.tile(judges, len(some)), seed=seed)
+        for place, t in enumerate(judges.tolist()):
+            X, y = federation[t].X[~kept[t]], federation[t].y
+            answers = None if y is None else np.asarray(y)[~kept[t]]
+            rows = [m * len(judges) + place for m in range(len(some))]
+            found[t].append(point_losses(models, rows, X, answers, learner.task))
+    return {t: np.hstack(parts) for t, parts in found.items()}

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
+from kinfed.errors import InputError
 from kinfed.learners.base import Learner, Models, Task
-from kinfed.learners.gradients import PointGradients, point_gradients, pooled
+from kinfed.learners.gradients import PointGradients, has_gradients, point_gradients, pooled
 from kinfed.learners.plan import common_model
 from kinfed.validation import nonnegative, positive, positive_integer
 from kinfed.weights.geometry import Geometry
@@ -143,7 +144,10 @@ def gradient_rounds(
     start : array of shape (T, B), optional
         Weights to begin with in place of the grand mean.
     """
+    if not has_gradients(learner.task):
+        raise InputError("the gradient rule needs a learner with a target; choose a rule that compares the agents' points")
     rounds, c_q = positive_integer(rounds, "rounds"), nonnegative(c_q, "c_q")
+    n_features = positive_integer(n_features, "n_features")
     strength, relative_gap = positive(strength, "strength"), positive(relative_gap, "relative_gap")
     shares = sizes / sizes.sum()
     if len(sizes) == 1:
