@@ -262,6 +262,8 @@ def test_what_cannot_be_told_apart_shares():
     np.testing.assert_array_equal(sure, [1.0, 0.0])
     handicapped = hedge(losses_of([1.0, 1.01], 0.01), np.ones(30), np.array([0.03, 0.0]), np.array([True, True]), seed=0)
     np.testing.assert_array_equal(handicapped, [0.0, 1.0])
+    alone = choose(losses_of([1.0, 0.99], 0.5), 0, [[0, 1]] * 2, [True, False], hedged=False)
+    assert alone.shares.max() == 1.0
     plans = ["a", "b", "b"]
     choice = choose(losses_of([1.0, 1.0, 1.0], 1.0, n=5), 0, [[0], [1, 2], [1, 2]], [True, False, False], plans)
     assert all(plans[place] == plans[choice.chosen] for place in np.flatnonzero(choice.shares))

@@ -29,7 +29,7 @@ def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
     done = kinfed("demo", "--out", "demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     what, gain, where = done.stdout.strip().splitlines()
-    assert what.startswith("160 schools shared 500 numbers each")
+    assert what.startswith("160 schools shared sketches and scores")
     assert "against" in gain
     assert "for one common model" in gain
     assert "demo/scores.csv" in where

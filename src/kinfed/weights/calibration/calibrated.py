@@ -102,7 +102,7 @@ def calibrated(
         raced = Raced(members, losses)
     plans = [one.plan for one in raced.members]
     simple = [one.base in (LOCAL, GRAND_MEAN) and not one.own and not one.plan.warm for one in raced.members]
-    choice = choose(raced.losses, raced.local, neighbours(raced.members), simple, plans, seed)
+    choice = choose(raced.losses, raced.local, neighbours(raced.members), simple, plans, seed, hedged=not thrifty)
     names = tuple(one.name for one in embeddings)
     exchanged = _exchanged(raced, embeddings)
     record = Calibration(raced.members, names, choice, LOSSES[learner.task], raced.local, exchanged)
@@ -127,9 +127,7 @@ def _exchanged(raced: Raced, embeddings: Sequence[Embedding]) -> tuple[str, ...]
         return ()
     used = sorted({member.base.view for member in raced.members if member.base.view is not None})
     sketches = ", ".join(str(embeddings[view].features.n_features) for view in used)
-    sentences = [
-        f"for every split an agent shared sketches of {sketches} numbers, and in the end one score per member"
-    ]
+    sentences = [f"for every split an agent shared sketches of {sketches} numbers, and in the end one score per member"]
     if any(member.base.learns for member in raced.members):
         sentences.append(
             "for the gradient rule it answered each target's model with its mean gradient and one number more, once a round"

@@ -78,6 +78,7 @@ def choose(
     simple: Sequence[bool],
     plans: Sequence[Hashable] | None = None,
     seed: int = 0,
+    hedged: bool = True,
 ) -> Choice:
     """Choose a member for the federation, then for every agent.
 
@@ -93,6 +94,9 @@ def choose(
     plans : for every member, what must be the same for members that share; by default all may
     seed : int
         Of the resamples.
+    hedged : bool
+        Whether simple members win ties and close seconds share. Members that raced were scored on one split, whose points
+        are too few for that: there the best takes all.
     """
     n_members = losses[0].shape[1]
     scored = np.array([t for t, mine in enumerate(losses) if len(mine)], dtype=np.int64)
@@ -108,13 +112,14 @@ def choose(
     scale = agent_scales(scores[:, local], np.array([mine[:, local].std() for mine in rows]))
     scores = scores / scale[:, None]
     mean = scores.mean(axis=0)
-    handicap = np.where(simple, 0.0, HANDICAP)
+    handicap = np.where(simple, 0.0, HANDICAP if hedged else 0.0)
     chosen = int(np.nanargmin(mean + handicap))
     against = scores - scores[:, [chosen]]
     error = np.nan_to_num(_standard_error(against, rows, scale, chosen))
     personal[:] = chosen
     together = np.array([plans is None or plan == plans[chosen] for plan in plans or range(n_members)])
-    shares = hedge(rows, scale, handicap, together & ~np.isnan(mean), seed)
+    allowed = together & ~np.isnan(mean)
+    shares = hedge(rows, scale, handicap, allowed, seed) if hedged else (np.arange(n_members) == chosen).astype(float)
 
     def posterior(member: int, reference: int) -> tuple[Array, Array]:
         """Posterior mean and deviation, agent by agent, of a member's score minus the reference's."""
