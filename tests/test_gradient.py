@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 
 import kinfed
 from kinfed.learners import make_learner
-from kinfed.learners.gradients import PointGradients, point_gradients, pooled
+from kinfed.learners.gradients import PointGradients, point_gradients
 from kinfed.weights.gradient_problem import (
     Answers,
     GradientProblem,
@@ -54,7 +54,7 @@ def test_ridge_gradients_are_slopes_of_the_squared_error():
 def test_logistic_gradients_are_slopes_of_the_log_loss(n_classes):
     train = labelled(n_classes)
     models = make_learner("logistic").fit(train, np.full((1, 4), 0.25))
-    X, y, _ = pooled(train)
+    X, y, _ = train.pooled()
     found = outer(point_gradients(models, 0, X[:5], y[:5], "classification"))
 
     def loss(theta, x, label):
@@ -73,7 +73,7 @@ def test_network_gradients_are_those_of_the_last_layer():
 
     train = labelled(3)
     models = TorchLearner(hidden=(5,), epochs=3, dtype="float64").fit(train, np.full((1, 4), 0.25))
-    X, y, _ = pooled(train)
+    X, y, _ = train.pooled()
     found = outer(point_gradients(models, 0, X[:4], y[:4], "classification"))
     module = models.module_for(0)
     last = module[-1]
@@ -94,7 +94,7 @@ def test_black_boxes_are_seen_through_their_residuals():
     np.testing.assert_allclose(points.residuals[:, 0], models.predict(0, train[1].X) - train[1].y)
     np.testing.assert_array_equal(points.inputs, np.column_stack([train[1].X, np.ones(9)]))
     sure = make_learner(LinearSVC()).fit(labelled(2), np.full((1, 4), 0.25))
-    X, y, _ = pooled(labelled(2))
+    X, y, _ = labelled(2).pooled()
     assert set(np.unique(point_gradients(sure, 0, X, y, "classification").residuals)) <= {-1.0, 0.0, 1.0}
     with pytest.raises(kinfed.InputError, match="no loss gradients"):
         point_gradients(sure, 0, X, y, "unsupervised")

@@ -9,16 +9,13 @@ its functional gradient that a linear correction could take away.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinfed.errors import InputError
 from kinfed.learners.base import Models, Task
-
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
 
 Array = NDArray[np.float64]
 
@@ -58,11 +55,3 @@ def class_residuals(models: Any, row: int, X: Array, y: NDArray[Any]) -> Array:
     else:
         predicted = (np.asarray(models.predict(row, X))[:, None] == classes).astype(np.float64)
     return np.asarray(predicted - labels)
-
-
-def pooled(federation: Federation) -> tuple[Array, NDArray[Any], NDArray[np.int64]]:
-    """All points one below the other, their targets, and the row where each agent starts."""
-    X = np.vstack([np.asarray(agent.X, dtype=np.float64) for agent in federation])
-    y = np.concatenate([np.asarray(agent.y) for agent in federation])
-    starts = np.concatenate([[0], np.cumsum(federation.sizes)[:-1]])
-    return X, y, starts.astype(np.int64)

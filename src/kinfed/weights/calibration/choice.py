@@ -17,7 +17,7 @@ the posterior under a normal prior is
           \rho_{tm} = \frac{\tau_m^2}{\tau_m^2 + v_m / n_t} .
 
 An agent leaves the common choice only for a member whose posterior is below zero by one posterior standard deviation.
-Choosing freely would chase noise: with ten points per agent it cost up to 8 % on the generators.
+Choosing freely would chase noise: with ten points per agent it cost up to 11 % on the generators.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ def clusters(geometry: Geometry, count: int = 2) -> Weights:
     ----------
     Ward, Hierarchical grouping to optimize an objective function, JASA 1963.
     """
-    distances = np.sqrt(np.maximum(squared_distances(geometry.gram), 0.0))
-    np.fill_diagonal(distances, 0.0)
+    distances = np.sqrt(squared_distances(geometry.gram))
     labels = ward_labels(squareform(distances, checks=False), positive_integer(count, "count"), len(geometry))
     return weights_of(geometry, "clusters", within(labels, geometry))
 

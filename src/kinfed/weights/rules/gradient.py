@@ -11,7 +11,7 @@ from scipy.spatial.distance import pdist
 
 from kinfed.errors import InputError
 from kinfed.learners.base import Learner, Models, Task
-from kinfed.learners.gradients import PointGradients, has_gradients, point_gradients, pooled
+from kinfed.learners.gradients import PointGradients, has_gradients, point_gradients
 from kinfed.learners.plan import common_model
 from kinfed.validation import nonnegative, positive, positive_integer
 from kinfed.weights.geometry import Geometry
@@ -192,7 +192,9 @@ class Exchange:
 
     def __init__(self, models: Models, federation: Federation, task: Task, n_features: int, seed: int) -> None:
         self._models, self._task, self._sizes = models, task, federation.sizes
-        self._X, self._y, self._starts = pooled(federation)
+        self._X, y, _ = federation.pooled()
+        self._y = np.asarray(y)  # a task with gradients has a target
+        self._starts = np.cumsum(federation.sizes) - federation.sizes
         few = point_gradients(models, 0, self._X[:2], self._y[:2], task)
         self._projection = Projection.draw(few.residuals.shape[1], few.inputs.shape[1], n_features, seed)
         self.length = self._projection(few).residuals.shape[1] * self._projection(few).inputs.shape[1]
