@@ -1,8 +1,9 @@
 """All benchmarks, one after the other."""
 
-from benchmarks import calibration, core, learners, neural
+from benchmarks import calibration, core, engines, learners, neural
 
 core.main()
 learners.main()
 neural.main()
 calibration.main()
+engines.main()

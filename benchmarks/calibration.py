@@ -17,7 +17,8 @@ from kinfed.data import Preparation
 from kinfed.federation import Federation
 from kinfed.learners import Ridge
 from kinfed.weights.calibration.family import Member
-from kinfed.weights.calibration.scores import EmbeddedAgents, cross_validate
+from kinfed.weights.calibration.pooled import PooledTrials
+from kinfed.weights.calibration.scores import cross_validate
 
 FOLDS = 5
 
@@ -40,9 +41,9 @@ def main() -> None:
     counts = Counter(member.base for member in members)
     apart = 0.0
     for base, count in counts.items():
-        views = [EmbeddedAgents(federation, embedding) for embedding in embeddings]  # nothing is shared with other members
+        trials = PooledTrials(federation, embeddings, learner.task)  # nothing is shared with other members
         began = time.perf_counter()
-        cross_validate(federation, learner, views, [Member(base)], folds=FOLDS, seed=0, progress=lambda done, total: None)
+        cross_validate(trials, learner, [Member(base)], folds=FOLDS, progress=lambda done, total: None)
         apart += count * (time.perf_counter() - began)
     print(f"\nCalibration of {len(federation)} agents, {int(federation.sizes.sum())} points, {len(members)} members")
     print(f"  together (weights included)   {together:8.1f} s")

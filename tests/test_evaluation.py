@@ -12,7 +12,8 @@ from sklearn.svm import LinearSVC
 from kinfed.errors import InputError
 from kinfed.evaluation import bootstrap_interval, paired_comparison, score_models, worst_decile
 from kinfed.federation import Agent, Federation
-from kinfed.learners import Logistic, Ridge, ScikitLearner
+from kinfed.learners import Logistic, Ridge
+from kinfed.learners.scikit import ScikitLearner
 
 
 def make_federation(n_agents=6, size=15, labels=None, seed=0):

@@ -15,8 +15,15 @@ from kinfed.weights.gradient_problem import (
     mean_gradients,
     true_directions,
 )
-from kinfed.weights.mirror_descent import mirror_descent
+from kinfed.weights.mirror_descent import Minimum, mirror_descent
 from kinfed.weights.rules.gradient import gradient_rounds, listening_clusters, without_own
+from kinfed.weights.rules.gradient_agents import (
+    PooledGradientAgents,
+    gradient_answer,
+    own_gradient_row,
+    own_gradients,
+    projection_of,
+)
 
 
 def outer(points):
@@ -215,13 +222,76 @@ def test_kin_are_found_where_points_alone_do_not_show_them(grouped):
 
 def test_some_targets_and_any_order_give_the_same_rows():
     few = kinfed.concept_shift(n_agents=9, n=(6, 30), dim=4, spread=0.0, seed=4).train
-    learner, sizes = make_learner("ridge"), few.sizes
-    everyone = gradient_rounds(sizes, np.arange(9), few, learner, rounds=2).weights
-    some = gradient_rounds(sizes, np.array([5, 0]), few, learner, rounds=2).weights
+    learner = make_learner("ridge")
+    agents = PooledGradientAgents(few, learner)
+    everyone = gradient_rounds(agents, np.arange(9), rounds=2).weights
+    some = gradient_rounds(agents, np.array([5, 0]), rounds=2).weights
     np.testing.assert_allclose(some, everyone[[5, 0]], atol=1e-6)
     order = np.random.default_rng(0).permutation(9)
-    permuted = gradient_rounds(sizes[order], np.arange(9), few.select(order.tolist()), learner, rounds=2).weights
+    reordered = PooledGradientAgents(few.select(order.tolist()), learner)
+    permuted = gradient_rounds(reordered, np.arange(9), rounds=2).weights
     np.testing.assert_allclose(permuted, everyone[np.ix_(order, order)], atol=1e-4)
+
+
+class SeparateAgents:
+    """Agents that answer and solve by themselves: nobody sees another's points."""
+
+    def __init__(self, federation, learner, n_features, seed=0):
+        self.federation, self.learner, self.n_features, self.seed = federation, learner, n_features, seed
+        self.sizes = federation.sizes
+        self.length = None
+
+    def fit(self, rows, targets):
+        return self.learner.fit(self.federation, rows, targets=targets, seed=self.seed)
+
+    def common(self):
+        return self.learner.fit(self.federation, (self.sizes / self.sizes.sum())[None], seed=self.seed)
+
+    def solve(self, models, targets, **how):
+        task, rows = self.learner.task, []
+        for place, t in enumerate(targets.tolist()):
+            row = 0 if len(models) == 1 else place
+            answers = []
+            for agent in self.federation:
+                projection = projection_of(models, agent.X, agent.y, task, self.n_features, self.seed)
+                answers.append(gradient_answer(models, row, agent.X, agent.y, task, projection))
+            means, scatter = np.array([mean for mean, _ in answers]), np.array([error for _, error in answers])
+            me = self.federation[t]
+            own = own_gradients(models, row, me.X, me.y, task, projection)
+            self.length = own.shape[1]
+            rows.append(own_gradient_row(means, scatter, own, self.sizes, t, **how))
+        return Minimum(
+            np.vstack([one.weights for one in rows]),
+            np.concatenate([one.value for one in rows]),
+            np.concatenate([one.gap for one in rows]),
+            [stop for one in rows for stop in one.stop],
+        )
+
+
+@pytest.mark.parametrize("common", [False, True])
+@pytest.mark.parametrize("n_classes, n_features", [(0, 500), (3, 500), (3, 6)])
+def test_agents_who_answer_for_themselves_find_the_same_weights(n_classes, n_features, common):
+    if n_classes:
+        train, learner = labelled(n_classes), make_learner("logistic")
+    else:
+        train, learner = kinfed.concept_shift(n_agents=6, n=(4, 20), dim=3, spread=0.0, seed=4).train, make_learner("ridge")
+    everyone = np.arange(len(train))
+    separate = SeparateAgents(train, learner, n_features)
+    found = gradient_rounds(separate, everyone, rounds=2, common=common)
+    pooled = PooledGradientAgents(train, learner, n_features=n_features)
+    expected = gradient_rounds(pooled, everyone, rounds=2, common=common)
+    np.testing.assert_allclose(found.weights, expected.weights, atol=1e-7)
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-7)
+    assert separate.length == (6 if n_features == 6 else 4 * max(n_classes, 1))
+    assert np.ptp(expected.weights) > 0.1
+
+
+def test_the_rule_needs_a_target():
+    from sklearn.neighbors import KernelDensity
+
+    train = kinfed.concept_shift(n_agents=3, n=6, dim=2, seed=0).train
+    with pytest.raises(kinfed.InputError, match="needs a learner with a target"):
+        PooledGradientAgents(train, make_learner(KernelDensity()))
 
 
 def test_one_common_model_is_enough_for_slow_learners(grouped):
@@ -235,7 +305,7 @@ def test_one_common_model_is_enough_for_slow_learners(grouped):
             return make_learner("ridge").fit(federation, weights)
 
     groups = np.array(grouped.train.groups)
-    found = gradient_rounds(grouped.train.sizes, np.arange(30), grouped.train, Counting(), common=True).weights
+    found = gradient_rounds(PooledGradientAgents(grouped.train, Counting()), np.arange(30), common=True).weights
     assert fitted == [1]
     assert found[groups[:, None] == groups].sum() / 30 > 0.5
 

@@ -11,9 +11,10 @@ from sklearn.tree import DecisionTreeRegressor
 
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
-from kinfed.learners import Logistic, Ridge, ScikitLearner
+from kinfed.learners import Logistic, Ridge
 from kinfed.learners import logistic as logistic_module
 from kinfed.learners import ridge as ridge_module
+from kinfed.learners.scikit import ScikitLearner
 
 LEARNERS = {
     "ridge": Ridge(),

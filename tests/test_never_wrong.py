@@ -41,7 +41,7 @@ TINY = {
 @pytest.fixture
 def folds_dealt_once(monkeypatch):
     """Small federations deal their folds several times, which makes their calibration better, and slower."""
-    monkeypatch.setattr("kinfed.weights.calibration.scores.MOST_REPEATS", 1, raising=False)
+    monkeypatch.setattr("kinfed.weights.calibration.scores.MOST_REPEATS", 1)
 
 
 def few_rows(folder, names=("hsb82_schools", "heart_disease"), sizes=(12, 10, 12, 3)):

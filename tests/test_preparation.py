@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from kinfed.data import CategoryRule, NumericRule, Preparation, Standardisation, column_sums, summarise
+from kinfed.data.rules import refuse_numbers_as_categories
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 
@@ -191,8 +192,59 @@ def test_identifiers_are_left_out():
     fed = table(name=[f"patient {i}" for i in range(30)], x=range(30))
     preparation = Preparation.fit(fed, most_categories=20)
     assert preparation.columns == ("x",)
-    assert preparation.left_out == {"name": "30 different text values, more than 20"}
+    assert preparation.left_out == {"name": "more than 20 different text values"}
     assert len(Preparation.fit(fed).columns) == 31
+
+
+def answered(fed, categorical, most_categories):
+    return {agent.name: summarise(agent, fed.columns, frozenset(categorical), most_categories) for agent in fed}
+
+
+def test_an_agent_names_no_value_of_a_column_with_many():
+    fed = table(name=[f"patient {i}" for i in range(202)] + [None], ward=["u", "v"] * 101 + ["u"], x=range(203))
+    answers = {agent.name: summarise(agent, fed.columns, frozenset({"name", "ward"})) for agent in fed}
+    for name in ("a", "b"):  # of 101 patients each
+        assert answers[name].crowded == {"name"}
+        assert "patient" not in repr(answers[name])
+        assert answers[name].counts["name"] == {}
+        assert sum(answers[name].counts["ward"].values()) == 101
+    assert answers["c"].crowded == frozenset()
+    preparation = Preparation.from_summaries(fed.columns, answers)
+    assert preparation == Preparation.fit(fed)
+    assert preparation.left_out == {"name": "more than 100 different text values"}
+    exactly = table(name=[f"patient {i // 2}" for i in range(200)])
+    assert len(Preparation.from_summaries(("name",), answered(exactly, {"name"}, 100)).columns) == 100
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([*"uvwxyz", None]), st.integers(0, 3)), min_size=2, max_size=30), st.integers(1, 5)
+)
+def test_crowded_answers_give_the_rules_of_pooled_data(rows, most):
+    frame = pd.DataFrame([("u", 0), *rows], columns=["kind", "site"]).astype({"kind": object})
+    fed = Federation.from_frame(frame.assign(number=range(len(frame))), agent="site")
+    answers = answered(fed, {"kind"}, most)
+    for agent, answer in zip(fed, answers.values(), strict=True):
+        different = set(agent.X["kind"].dropna())
+        assert answer.crowded == ({"kind"} if len(different) > most else set())
+        assert set(answer.counts["kind"]) == (set() if answer.crowded else different)
+    assert Preparation.from_summaries(fed.columns, answers, most_categories=most) == Preparation.fit(
+        fed, most_categories=most
+    )
+
+
+def test_numbers_are_not_counted_one_by_one_because_a_cell_is_text():
+    own = Agent("a", pd.DataFrame({"age": [*map(str, range(20, 43)), "n/a"], "ward": ["u", "v"] * 12}))
+    with pytest.raises(InputError, match="agent a: column age holds 'n/a', but most of its values are numbers"):
+        refuse_numbers_as_categories(own, ("age", "ward"), frozenset({"age", "ward"}))
+    refuse_numbers_as_categories(own, ("age", "ward"), frozenset({"ward"}))
+    for values in (np.arange(11.0), [1.0, 2.5]):  # text at another agent
+        here = Agent("b", np.array(values)[:, None])
+        with pytest.raises(InputError, match="agent b: column age holds numbers here and text at another agent"):
+            refuse_numbers_as_categories(here, ("age",), frozenset({"age"}))
+        refuse_numbers_as_categories(here, ("age",), frozenset())
+    codes = Agent("c", np.array([[1.0], [2.0], [np.nan], [9.0]]))
+    refuse_numbers_as_categories(codes, ("ward",), frozenset({"ward"}))
 
 
 def test_numbers_with_a_slip_are_not_taken_for_categories():

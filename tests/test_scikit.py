@@ -16,9 +16,9 @@ from sklearn.svm import LinearSVC
 from kinfed import learners
 from kinfed.errors import InputError, MissingExtraError
 from kinfed.federation import Federation
-from kinfed.learners import LEARNERS, Logistic, ScikitLearner, make_learner
+from kinfed.learners import LEARNERS, Logistic, make_learner
 from kinfed.learners import registry as registry_module
-from kinfed.learners.scikit import row_weights
+from kinfed.learners.scikit import ScikitLearner, row_weights
 
 SIZES = np.array([8, 12, 20])
 WEIGHTS = np.array([[1.0, 0, 0], [0.2, 0.3, 0.5], [0.6, 0.4, 0], [0.2, 0.3, 0.5]])

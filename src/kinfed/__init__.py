@@ -5,6 +5,8 @@ and how much, then trains its own model on the weighted risk.
 """
 
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from kinfed.collaboration import collaboration_weights, predict_gain
 from kinfed.data import (
@@ -20,7 +22,6 @@ from kinfed.data import (
 )
 from kinfed.embedding import Embedding, choose_embedding
 from kinfed.errors import InputError, KinfedError, MissingExtraError, SketchError
-from kinfed.estimators import PersonalizedClassifier, PersonalizedRegressor
 from kinfed.evaluation import PairedComparison, Scores, paired_comparison, score_models
 from kinfed.features import FourierFeatures, PolynomialFeatures, Recipe, features_from_recipe
 from kinfed.federation import Agent, Federation
@@ -45,6 +46,9 @@ from kinfed.weights import (
     sketch_geometry,
     weigh,
 )
+
+if _TYPE_CHECKING:
+    from kinfed.estimators import PersonalizedClassifier, PersonalizedRegressor
 
 __version__ = _version("kinfed")
 
@@ -114,3 +118,12 @@ __all__ = [
     "trace_covariance",
     "weigh",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """The scikit-learn front, imported when it is first used: scikit-learn takes a second to import."""
+    if name in ("PersonalizedClassifier", "PersonalizedRegressor"):
+        from kinfed import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module 'kinfed' has no attribute {name!r}")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kinfed.data import Preparation
-from kinfed.embedding import Embedding, alternative_views, choose_embedding
+from kinfed.embedding import Embedding, Scale, alternative_views, common_scale, own_scale, scaled_embedding
 from kinfed.errors import InputError
 from kinfed.features import FourierFeatures
 from kinfed.federation import Federation
@@ -133,7 +133,7 @@ def predict_gain(
     return predict_gain_of_points(
         {agent.name: embedding(agent) for agent in prepared},
         rule,
-        options=_rule_options(prepared, rule, options, groups),
+        options=rule_options(prepared, rule, options, groups),
         norm_bound=embedding.norm_bound,
         kernel_bound=kernel_bound,
         n_features=None if kernel_bound is None else features.n_features,
@@ -156,15 +156,18 @@ class Comparison:
 
     def embeddings(self, prepared: Federation, task: Task, rule: str) -> tuple[Embedding, ...]:
         """The embedding of numeric data, and for a rule that chooses among several, all of them, the usual one first."""
-        labels = task == "classification"
+        answers = [own_scale(agent, labels=task == "classification") for agent in prepared]
+        return self.embeddings_at(common_scale(prepared.dim, answers), rule)
+
+    def embeddings_at(self, scale: Scale, rule: str) -> tuple[Embedding, ...]:
+        """The same, from the agents' answers alone."""
         several = "embeddings" in RULES[one_of(rule, RULES, "rule")].needs and isinstance(self.kernel, str)
-        views = alternative_views(prepared, self.shift, labels) if several else (None,)
+        views = alternative_views(scale, self.shift) if several else (None,)
         return tuple(
-            choose_embedding(
-                prepared,
+            scaled_embedding(
+                scale,
                 kernel=self.kernel,
                 shift=self.shift,
-                labels=labels,
                 n_features=self.n_features,
                 sampling=self.sampling,
                 seed=self.seed,
@@ -189,7 +192,7 @@ def weigh_federation(
     first = embeddings[0]
     points = {agent.name: first(agent) for agent in prepared}
     geometry = explicit_geometry(points, norm_bound=first.norm_bound, targets=targets)
-    chosen = _rule_options(prepared, rule, options, groups)
+    chosen = rule_options(prepared, rule, options, groups)
     # What a rule asks for beyond the geometry; its own options come from the user.
     context = {"federation": prepared, "learner": learner, "embeddings": embeddings, "seed": seed, "progress": progress}
     asked = signature(RULES[rule].weigh).parameters
@@ -211,9 +214,10 @@ def check_target(train: Federation, task: Task) -> None:
             raise InputError(f"the target of agent {agent.name} is not a number; for labels use learner 'logistic'")
 
 
-def _rule_options(
+def rule_options(
     prepared: Federation, rule: str, options: Mapping[str, Any] | None, groups: ArrayLike | None
 ) -> dict[str, Any]:
+    """The options of a rule, and the group labels if it needs them."""
     chosen = dict(options or {})
     if "groups" in RULES[one_of(rule, RULES, "rule")].needs:
         known = prepared.groups if groups is None else groups

@@ -7,13 +7,14 @@ distance between its own points and with sums of its target, never with points.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.data import Standardisation
+from kinfed.data import ColumnSums, Standardisation, column_sums
 from kinfed.errors import InputError
 from kinfed.features import FeatureMap, FourierFeatures, PolynomialFeatures
 from kinfed.federation import Agent, Federation
@@ -113,6 +114,62 @@ class Embedding:
         return self.features(self.raw_points(agent))
 
 
+@dataclass(frozen=True, eq=False)
+class OwnScale:
+    """What one agent answers before agents can be compared: a distance, and what its target looks like.
+
+    Attributes
+    ----------
+    median : float
+        Median distance between its own points; NaN where it has no two different ones.
+    target : ColumnSums, array of its classes, or None without a target
+    """
+
+    median: float
+    target: ColumnSums | NDArray[Any] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """The agents' answers together.
+
+    Attributes
+    ----------
+    dim : int
+        Number of columns of x.
+    median : float
+        Median over agents of the median distance within an agent; NaN where no agent has one.
+    target : NumericTarget, LabelTarget or None
+        From y to the coordinates that may stand beside x.
+    """
+
+    dim: int
+    median: float
+    target: NumericTarget | LabelTarget | None
+
+
+def own_scale(agent: Agent, labels: bool) -> OwnScale:
+    """One agent's answer; `labels` says whether its target holds classes rather than numbers."""
+    median = _own_median(agent)
+    if agent.y is not None and labels:
+        return OwnScale(median, np.unique(agent.y))
+    if agent.y is not None and agent.y.dtype.kind in "fiub":
+        return OwnScale(median, column_sums(agent.y))
+    return OwnScale(median, None)
+
+
+def common_scale(dim: int, answers: Sequence[OwnScale]) -> Scale:
+    """The scale of a federation, from the agents' answers alone."""
+    sums = [answer.target for answer in answers if isinstance(answer.target, ColumnSums)]
+    classes = [answer.target for answer in answers if isinstance(answer.target, np.ndarray)]
+    target: NumericTarget | LabelTarget | None = None
+    if sums:
+        target = NumericTarget(Standardisation.from_sums(sum(sums)))
+    elif classes:
+        target = LabelTarget(np.unique(np.concatenate(classes)))
+    return Scale(dim, _median(answer.median for answer in answers), target)
+
+
 def choose_embedding(
     train: Federation,
     *,
@@ -143,22 +200,40 @@ def choose_embedding(
         Of the "auto" kernel, in place of the usual one for `shift`.
     """
     one_of(shift, SHIFTS, "shift")
-    seen = view or (USUAL if train.has_target and shift != "covariate" else X_ONLY)
-    with_target = train.has_target and seen.with_target and shift != "covariate"
-    if shift == "concept" and not train.has_target:
+    scale = common_scale(train.dim, [own_scale(agent, labels) for agent in train])
+    return scaled_embedding(
+        scale, kernel=kernel, shift=shift, n_features=n_features, sampling=sampling, seed=seed, view=view
+    )
+
+
+def scaled_embedding(
+    scale: Scale,
+    *,
+    kernel: Kernel | str = "auto",
+    shift: str = "auto",
+    n_features: int = 500,
+    sampling: str = "iid",
+    seed: int = 0,
+    view: View | None = None,
+) -> Embedding:
+    """Choose points, kernel and features from what the agents answered; see `choose_embedding`."""
+    one_of(shift, SHIFTS, "shift")
+    has_target = scale.target is not None
+    seen = view or (USUAL if has_target and shift != "covariate" else X_ONLY)
+    if shift == "concept" and not has_target:
         raise InputError("shift='concept' compares y given x, but the federation has no target; use shift='covariate'")
-    target = _target_coordinates(train, labels) if with_target else None
+    target = scale.target if seen.with_target and shift != "covariate" else None
     width = 0 if target is None else target.width
     reasons = [
         f"agents are compared by (x, y): the target may depend on x differently from agent to agent; {target}"
-        if with_target
-        else "agents are compared by x alone: " + ("as was asked for" if train.has_target else "there is no target")
+        if target is not None
+        else "agents are compared by x alone: " + ("as was asked for" if has_target else "there is no target")
     ]
-    dim = train.dim + width
+    dim = scale.dim + width
     if isinstance(kernel, str):
         one_of(kernel, ("auto",), "kernel")
-        bandwidth, target_bandwidth = seen.scale * federated_median(train), seen.target * TARGET_BANDWIDTH
-        chosen: Kernel = Gaussian((bandwidth,) * train.dim + (target_bandwidth,) * width)
+        bandwidth, target_bandwidth = seen.scale * _known(scale.median), seen.target * TARGET_BANDWIDTH
+        chosen: Kernel = Gaussian((bandwidth,) * scale.dim + (target_bandwidth,) * width)
         times = "" if seen.scale == 1 else f"{seen.scale:g} times "
         reasons.append(
             f"Gaussian kernel, bandwidth {bandwidth:.4g} for x ({times}the median over agents of the median distance "
@@ -179,10 +254,11 @@ def choose_embedding(
     return Embedding(features, target, tuple(reasons), seen if isinstance(kernel, str) else None)
 
 
-def alternative_views(train: Federation, shift: str, labels: bool) -> tuple[View, ...]:
-    """The views that differ for this federation, the usual one first."""
+def alternative_views(scale: Scale, shift: str) -> tuple[View, ...]:
+    """The views that differ for a federation of this scale, the usual one first."""
     one_of(shift, SHIFTS, "shift")
-    both = train.has_target and shift != "covariate"
+    labels = isinstance(scale.target, LabelTarget)
+    both = scale.target is not None and shift != "covariate"
     alone = shift != "concept"
     views = tuple(
         view
@@ -196,15 +272,7 @@ def alternative_views(train: Federation, shift: str, labels: bool) -> tuple[View
 
 def federated_median(train: Federation) -> float:
     """Median over agents of the median distance between an agent's own points: each agent answers with one number."""
-    answers = []
-    for agent in train:
-        try:
-            answers.append(median_bandwidth(agent.X))
-        except InputError:  # fewer than two points, or points that coincide: this agent has no say
-            continue
-    if not answers:
-        raise InputError("no agent has two different points, so there is no median distance; give a kernel")
-    return float(np.median(answers))
+    return _known(_median(_own_median(agent) for agent in train))
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +310,19 @@ class LabelTarget:
         return f"y is one of {self.width} classes, one-hot encoded"
 
 
-def _target_coordinates(train: Federation, labels: bool) -> NumericTarget | LabelTarget:
-    if labels:
-        return LabelTarget(np.unique(np.concatenate([agent.y for agent in train if agent.y is not None])))
-    return NumericTarget(Standardisation.of_target(train))
+def _own_median(agent: Agent) -> float:
+    try:
+        return median_bandwidth(agent.X)
+    except InputError:  # fewer than two points, or points that coincide: this agent has no say
+        return float("nan")
+
+
+def _median(answers: Iterable[float]) -> float:
+    known = [answer for answer in answers if not np.isnan(answer)]
+    return float(np.median(known)) if known else float("nan")
+
+
+def _known(median: float) -> float:
+    if np.isnan(median):
+        raise InputError("no agent has two different points, so there is no median distance; give a kernel")
+    return median

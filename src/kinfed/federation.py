@@ -6,6 +6,7 @@ to `kinfed.data.Preparation`) or numeric (float arrays without missing values, r
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from pandas.util import hash_pandas_object
 
 from kinfed.columns import (
     Place,
@@ -227,6 +229,15 @@ class Federation:
         if isinstance(self.agents[0].X, pd.DataFrame):
             return pd.concat([agent.X for agent in self.agents], ignore_index=True), y, index
         return np.concatenate([agent.X for agent in self.agents]), y, index
+
+    def digest(self) -> str:
+        """A short text that differs for different data."""
+        total = hashlib.sha256(repr((self.names, self.columns)).encode())
+        for agent in self.agents:
+            for values in (agent.X, agent.y):
+                if values is not None:
+                    total.update(hash_pandas_object(pd.DataFrame(values), index=False).to_numpy().tobytes())
+        return total.hexdigest()
 
     def describe(self) -> pd.DataFrame:
         """One row per agent: its name, size, share of missing values, group, and what its target looks like."""

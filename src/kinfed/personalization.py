@@ -23,6 +23,8 @@ from kinfed.weights import RULES, Weights
 if TYPE_CHECKING:
     import pandas
 
+    from kinfed.engines.audit import Audit
+
 BASELINES = ("local", "grand-mean")
 
 
@@ -46,6 +48,8 @@ class Personalization:
         The rules that prepared it.
     embeddings : tuple of Embedding
         How agents were compared; the usual way first.
+    exchange : Audit, optional
+        What crossed between server and agents, and who missed what, where agents were sites of their own.
     """
 
     weights: Weights
@@ -58,6 +62,7 @@ class Personalization:
     embeddings: tuple[Embedding, ...]
     rule_options: Mapping[str, Any]
     seed: int
+    exchange: Audit | None = None
 
     @property
     def scores(self) -> pandas.DataFrame:

@@ -13,8 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kinfed.collaboration import Comparison, check_target, learner_for, weigh_federation
+from kinfed.collaboration import Comparison, check_target, learner_for, rule_options, weigh_federation
+from kinfed.columns import group_labels
 from kinfed.data import Preparation
+from kinfed.engines.coordinator import Wishes, coordinate
+from kinfed.engines.federations import personalization_of, sites_of
+from kinfed.engines.flower.simulation import in_process_channel
+from kinfed.engines.in_process import InProcess
+from kinfed.engines.messages import Channel
 from kinfed.errors import InputError
 from kinfed.evaluation import score_models
 from kinfed.federation import Federation
@@ -25,7 +31,7 @@ from kinfed.personalization import BASELINES, Personalization
 from kinfed.validation import one_of
 from kinfed.weights import RULES
 
-ENGINES = ("in-process",)
+ENGINES = ("in-process", "sites", "flower")
 
 
 def personalize(
@@ -45,6 +51,7 @@ def personalize(
     standardise: bool = True,
     progress: Progress | None = None,
     checkpoint: str | Path | None = None,
+    audit: str | Path | None = None,
 ) -> Personalization:
     """One model per agent, trained on the risk weighted by who helps whom, beside the two baselines.
 
@@ -60,14 +67,18 @@ def personalize(
         Test data of the same agents in the same order; without it nothing is scored.
     seed : int
         Equal seeds give equal results.
-    engine : {"in-process"}
-        Where agents compute.
+    engine : {"in-process", "sites", "flower"}
+        Where agents compute. "in-process" works on all agents' data at once, the fastest way. The others make every agent a
+        site of its own that answers questions (`kinfed.engines`), in this process: "sites" by function calls, "flower"
+        by the messages of the Flower framework, as a deployed run does. All give the same models, up to rounding.
     standardise : bool
         Give every column mean 0 and variance 1 over the training data of all agents.
     progress : callable, optional
         Called as ``progress(what, done, total)``.
     checkpoint : path, optional
         A folder; an interrupted run that is started again with it goes on where it stopped.
+    audit : path, optional
+        A file to which every message between server and agents is written, where agents are sites of their own.
 
     Returns
     -------
@@ -89,9 +100,15 @@ def personalize(
     check_target(train, minimiser.task)
     if test is not None and test.names != train.names:
         raise InputError("train and test must hold the same agents in the same order; use Federation.split")
+    comparison = Comparison(kernel, shift, n_features, sampling, seed)
+    if engine != "in-process":
+        chosen = rule_options(train, rule, options, groups)
+        if "groups" in chosen:  # by name: an agent that cannot take part must not shift the labels of others
+            chosen["groups"] = dict(zip(train.names, group_labels(chosen["groups"], train.names) or (), strict=True))
+        wishes = Wishes(rule, chosen, comparison, standardise)
+        return _across_sites(engine, train, test, minimiser, wishes, checkpoint, audit, progress)
     preparation = Preparation.fit(train, standardise=standardise)
     prepared = preparation.transform(train)
-    comparison = Comparison(kernel, shift, n_features, sampling, seed)
     embeddings = comparison.embeddings(prepared, minimiser.task, rule)
     weights = weigh_federation(prepared, embeddings, rule, minimiser, options, groups, seed=seed, progress=progress)
     shares = prepared.sizes / prepared.sizes.sum()
@@ -134,3 +151,24 @@ def personalize(
 
 def _labelled(progress: Progress, method: str) -> Progress:
     return lambda what, done, total: progress(f"{method}: {what}", done, total)
+
+
+def _across_sites(
+    engine: str,
+    train: Federation,
+    test: Federation | None,
+    learner: Learner,
+    wishes: Wishes,
+    checkpoint: str | Path | None,
+    audit: str | Path | None,
+    progress: Progress | None,
+) -> Personalization:
+    """Every agent a site of its own, in this process."""
+    sites = sites_of(train, test, learner)
+    channel: Channel = in_process_channel(sites) if engine == "flower" else InProcess(sites)
+    folder, log = (None if path is None else Path(path) for path in (checkpoint, audit))
+    data = "" if folder is None else "".join(one.digest() for one in (train, test) if one is not None)
+    outcome = coordinate(
+        channel, learner, wishes, agents=len(sites), folder=folder, audit=log, data=data, progress=progress
+    )
+    return personalization_of(outcome, train, wishes)

@@ -176,6 +176,27 @@ def check_sketch(candidate: Sketch) -> Sketch:
     return candidate
 
 
+def check_stacked(
+    recipe: Recipe, means: NDArray[np.float64], sizes: NDArray[np.int64], traces: NDArray[np.float64], names: Sequence[str]
+) -> None:
+    """Check many sketches of one recipe at once: means (B, D), sizes and traces (B,); the error names the first agent."""
+    allowed = 1 + _BOUND_SLACK
+    if means.shape[1:] == (recipe.n_features,) and recipe.version == RECIPE_VERSION:
+        sound = np.isfinite(means).all(axis=1) & (sizes >= 1)
+        with np.errstate(invalid="ignore", over="ignore"):
+            sound &= np.linalg.norm(means, axis=1) <= recipe.norm_bound * allowed
+            sound &= np.abs(means).max(axis=1, initial=0.0) <= recipe.coordinate_bound * allowed
+            most = sizes / np.maximum(sizes - 1, 1) * recipe.norm_bound**2
+            sound &= (sizes == 1) | ((traces >= 0) & (traces <= most * allowed))
+        if sound.all():
+            return
+    for name, mean, n, trace in zip(names, means, sizes, traces, strict=True):
+        try:
+            check_sketch(Sketch(mean, int(n), float(trace), recipe))
+        except SketchError as error:
+            raise SketchError(f"the sketch of agent {name}: {error}") from None
+
+
 def common_recipe(sketches: Sequence[Sketch], names: Sequence[str] | None = None) -> Recipe:
     """The recipe all sketches share; raise `SketchError` naming the first agent whose recipe differs."""
     if not sketches:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kinfed.cli import reproduce
+from kinfed.cli import flower, reproduce
 from kinfed.cli.terminal import Out, Seed, made_folder, progress_bars
 from kinfed.collaboration import collaboration_weights, predict_gain
 from kinfed.data import read_federation
@@ -25,17 +25,19 @@ from kinfed.errors import KinfedError, MissingExtraError
 from kinfed.federation import Federation
 from kinfed.learners import LEARNERS
 from kinfed.personalization import Personalization
-from kinfed.pipeline import personalize
+from kinfed.pipeline import ENGINES, personalize
 from kinfed.weights import RULES, Weights
 
 app = typer.Typer(help="Find each agent's kin in a federation.", no_args_is_help=True, add_completion=True)
 app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(flower.app, name="flower")
 
 Data = Annotated[Path, typer.Argument(help="A table, a folder of tables, LEAF JSON, or .npz.")]
 Target = Annotated[str | None, typer.Option(help="Column to predict.")]
 AgentColumn = Annotated[str | None, typer.Option("--agent", help="Column that tells agents apart.")]
 RuleName = Annotated[str, typer.Option("--rule", help=f"How agents are weighed: {', '.join(RULES)}.")]
 LearnerName = Annotated[str, typer.Option("--learner", help=f"What is trained: {', '.join(LEARNERS)}.")]
+EngineName = Annotated[str, typer.Option("--engine", help=f"Where agents compute: {', '.join(ENGINES)}.")]
 ShiftName = Annotated[str, typer.Option("--shift", help="Compare agents by (x, y): concept; by x: covariate; or auto.")]
 
 
@@ -107,15 +109,17 @@ def personalize_command(
     learner: LearnerName = "ridge",
     shift: ShiftName = "auto",
     test_size: Annotated[float, typer.Option(help="Share of every agent's rows to test on.")] = 0.2,
+    engine: EngineName = "in-process",
     seed: Seed = 0,
 ) -> None:
     """A model for every agent, beside learning alone and one common model: weights.csv and scores.csv.
 
-    An interrupted run that is started again with the same options goes on where it stopped.
+    An interrupted run that is started again with the same options goes on where it stopped. With --engine sites or flower
+    every agent is a site of its own that answers messages: traffic.csv, attendance.csv and audit.jsonl tell what crossed.
     """
     federation = read_federation(data, target=target, agent=agent)
     train, test = federation.split(test_size=test_size, seed=seed)
-    result = _personalized(train, test, learner, rule, shift, seed, out)
+    result = _personalized(train, test, learner, rule, shift, seed, out, engine)
     _write(result, out)
     console = Console(soft_wrap=True)
     for sentence in (*result.choices, str(result)):
@@ -164,11 +168,21 @@ def theory(
 
 
 def _personalized(
-    train: Federation, test: Federation, learner: str, rule: str, shift: str, seed: int, out: Path
+    train: Federation,
+    test: Federation,
+    learner: str,
+    rule: str,
+    shift: str,
+    seed: int,
+    out: Path,
+    engine: str = "in-process",
 ) -> Personalization:
     checkpoint = made_folder(out) / "checkpoint"
+    audit = None if engine == "in-process" else out / "audit.jsonl"
     with progress_bars() as progress:
-        result = personalize(train, learner, rule, test, seed, shift=shift, progress=progress, checkpoint=checkpoint)
+        result = personalize(
+            train, learner, rule, test, seed, engine, shift=shift, progress=progress, checkpoint=checkpoint, audit=audit
+        )
     shutil.rmtree(checkpoint, ignore_errors=True)  # the run is complete; only an interrupted one is resumed
     return result
 
@@ -192,3 +206,6 @@ def _write_weights(found: Weights, out: Path) -> None:
 def _write(result: Personalization, out: Path) -> None:
     _write_weights(result.weights, out)
     result.scores.to_csv(out / "scores.csv")
+    if result.exchange is not None:
+        result.exchange.traffic.to_csv(out / "traffic.csv", index=False)
+        result.exchange.attendance.to_csv(out / "attendance.csv", index=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,12 +12,12 @@ from numpy.typing import NDArray
 
 from kinfed.columns import column_kind, unknown
 from kinfed.data.rules import (
+    MOST_CATEGORIES,
     CategoryRule,
     NumericRule,
     TableSummary,
     column_of,
     fit_rule,
-    numeric_values,
     summarise,
 )
 from kinfed.errors import InputError
@@ -72,7 +73,7 @@ class Preparation:
     standardise: bool
 
     @classmethod
-    def fit(cls, train: Federation, standardise: bool = True, *, most_categories: int = 100) -> Preparation:
+    def fit(cls, train: Federation, standardise: bool = True, *, most_categories: int = MOST_CATEGORIES) -> Preparation:
         """Fit the rules on a training federation.
 
         Parameters
@@ -90,7 +91,8 @@ class Preparation:
             for j, column in enumerate(train.columns)
             if any(column_kind(column_of(table, j)) != "numeric" for table in tables)
         )
-        answers = map_on_cores(lambda agent: summarise(agent, train.columns, categorical), train)
+        # Nothing leaves this place, so all values may be counted, and a mistyped one can be named.
+        answers = map_on_cores(lambda agent: summarise(agent, train.columns, categorical, most_categories=None), train)
         by_name = dict(zip(train.names, answers, strict=True))
         return cls.from_summaries(train.columns, by_name, standardise, most_categories=most_categories)
 
@@ -101,9 +103,12 @@ class Preparation:
         answers: Mapping[str, TableSummary],
         standardise: bool = True,
         *,
-        most_categories: int = 100,
+        most_categories: int = MOST_CATEGORIES,
     ) -> Preparation:
-        """Fit the rules from the agents' answers alone (`kinfed.data.summarise`), given by agent name."""
+        """Fit the rules from the agents' answers alone (`kinfed.data.summarise`), given by agent name.
+
+        Agents must not have been held to fewer categories than `most_categories`.
+        """
         most = positive_integer(most_categories, "most_categories")
         total = sum(answers.values())
         if not isinstance(total, TableSummary):
@@ -167,11 +172,30 @@ class Preparation:
                 places.append(start)
             start = end
         names = [rule.column for rule in numeric]
-        values = numeric_values(agent.X, [position[name] for name in names], names, agent.name)
+        values = _numeric_values(agent.X, [position[name] for name in names], names, agent.name)
         encoded[:, places] = np.where(np.isnan(values), [rule.mean for rule in numeric], values)
         encoded -= self.mean
         encoded /= self.scale
         return encoded
+
+
+def _numeric_values(X: Any, positions: Sequence[int], columns: Sequence[str], agent: str) -> NDArray[np.float64]:
+    """The columns of X at these positions, as floats with NaN for missing; text among them is refused."""
+    if isinstance(X, np.ndarray):
+        return X[:, positions].astype(np.float64)
+    numbers = np.empty((len(X), len(positions)))
+    for k, (j, column) in enumerate(zip(positions, columns, strict=True)):
+        values = column_of(X, j)
+        if column_kind(values) not in ("numeric", "boolean"):
+            text = values.dropna()
+            if len(text):
+                raise InputError(
+                    f"agent {agent}: column {column} holds {str(text.iloc[0])!r}, but it is numeric in the training data; "
+                    "correct it or leave it empty"
+                )
+            values = pd.Series(np.full(len(X), np.nan))
+        numbers[:, k] = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    return numbers
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

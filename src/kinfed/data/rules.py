@@ -1,7 +1,8 @@
 """What is done to one column, and the aggregates that decide it.
 
 Each agent answers with a `TableSummary`: how many values each column misses, the sums of its numeric columns
-(`kinfed.data.ColumnSums`) and the counts of the categories of the others. Rules follow from the added-up answers.
+(`kinfed.data.ColumnSums`) and the counts of the categories of the others. Rules follow from the added-up answers. Names,
+identifiers and free text are no categories: of a column with many different values an agent says only that it is crowded.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,9 @@ from kinfed.columns import column_kind
 from kinfed.data.standardisation import ColumnSums, column_sums
 from kinfed.errors import InputError
 from kinfed.federation import Agent
+
+MOST_CATEGORIES = 100
+"""Different values a column of categories may have."""
 
 # A text column whose values are mostly numbers, more different ones than this, is a numeric column with mistakes in it.
 _MOST_NUMERIC_CATEGORIES = 10
@@ -133,39 +137,78 @@ class TableSummary:
     sums : ColumnSums
         Of the d columns; a column of categories counts no values there.
     counts : dict from str to Counter
-        How often each category occurs, for every column of categories.
+        How often each category occurs, for every column of categories; nothing for a crowded one.
+    crowded : frozenset of str
+        Columns of categories with too many different values to name.
     """
 
     missing: NDArray[np.int64]
     sums: ColumnSums
     counts: dict[str, Counter[str]]
+    crowded: frozenset[str] = frozenset()
 
     def __add__(self, other: TableSummary) -> TableSummary:
         if not isinstance(other, TableSummary):
             return NotImplemented
         counts = {column: self.counts[column] + other.counts[column] for column in self.counts}
-        return TableSummary(self.missing + other.missing, self.sums + other.sums, counts)
+        return TableSummary(self.missing + other.missing, self.sums + other.sums, counts, self.crowded | other.crowded)
 
     def __radd__(self, other: int) -> TableSummary:
         return self if other == 0 else NotImplemented  # sum() starts from 0
 
 
-def summarise(agent: Agent, columns: Sequence[str], categorical: frozenset[str]) -> TableSummary:
-    """One agent's answer; the columns in `categorical` are counted, the others summed."""
+def summarise(
+    agent: Agent, columns: Sequence[str], categorical: frozenset[str], most_categories: int | None = MOST_CATEGORIES
+) -> TableSummary:
+    """One agent's answer.
+
+    Parameters
+    ----------
+    agent : Agent
+    columns : sequence of str
+    categorical : frozenset of str
+        Of the columns, those to be counted; the others are summed.
+    most_categories : int or None
+        A column with more different values is only said to be crowded. None counts all of them, which is for data that
+        stay in one place.
+    """
     if isinstance(agent.X, np.ndarray) and not categorical:
         return TableSummary(np.isnan(agent.X).sum(axis=0, dtype=np.int64), column_sums(agent.X), {})
     numbers = np.full((len(agent), len(columns)), np.nan)
     missing = np.zeros(len(columns), dtype=np.int64)
     counts: dict[str, Counter[str]] = {}
+    crowded: set[str] = set()
     for j, column in enumerate(columns):
         values = column_of(agent.X, j)
         missing[j] = values.isna().sum()
         if column in categorical:
-            codes, found = _categories(values)
-            counts[column] = Counter(np.array(found, dtype=object)[codes[codes >= 0]].tolist())
+            counts[column] = _counted(values)
+            if most_categories is not None and len(counts[column]) > most_categories:
+                crowded.add(column)
+                counts[column] = Counter()
         else:
             numbers[:, j] = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    return TableSummary(missing, column_sums(numbers), counts)
+    return TableSummary(missing, column_sums(numbers), counts, frozenset(crowded))
+
+
+def refuse_numbers_as_categories(agent: Agent, columns: Sequence[str], categorical: frozenset[str]) -> None:
+    """Raise if one of the columns to be counted holds numbers at this agent, which would be told one by one.
+
+    Either some of its cells are mistyped here, or they are text at another agent. Whole numbers are codes of categories if
+    they are few.
+    """
+    for j, column in enumerate(columns):
+        if column not in categorical:
+            continue
+        values = column_of(agent.X, j)
+        counts = _counted(values)
+        if column_kind(values) != "numeric":
+            _refuse_mistyped_numbers(column, counts, lambda _: agent.name)
+        elif len(counts) > _MOST_NUMERIC_CATEGORIES or not all(map(_is_whole, values.dropna())):
+            raise InputError(
+                f"agent {agent.name}: column {column} holds numbers here and text at another agent; "
+                "correct it there, or leave the column out everywhere"
+            )
 
 
 def fit_rule(
@@ -173,15 +216,19 @@ def fit_rule(
 ) -> NumericRule | CategoryRule | str:
     """The rule of column j, or the reason why the column is left out."""
     missing = int(total.missing[j])
+    if column in total.crowded:
+        return _too_many(most_categories)
     if column in total.counts:
         counts = {category: count for category, count in sorted(total.counts[column].items()) if count}
         if not counts:
             return "no values"
-        _refuse_mistyped_numbers(column, counts, answers)
+        _refuse_mistyped_numbers(
+            column, counts, lambda text: next(name for name, answer in answers.items() if answer.counts[column][text])
+        )
         if len(counts) == 1:
             return "constant"
         if len(counts) > most_categories:
-            return f"{len(counts)} different text values, more than {most_categories}"
+            return _too_many(most_categories)
         return CategoryRule(column, counts, missing)
     if not total.sums.count[j]:
         return "no values"
@@ -190,25 +237,6 @@ def fit_rule(
     if total.sums.is_constant[j]:
         return "constant"
     return NumericRule(column, float(total.sums.mean[j]), float(total.sums.scale[j]), missing)
-
-
-def numeric_values(X: Any, positions: Sequence[int], columns: Sequence[str], agent: str) -> NDArray[np.float64]:
-    """The columns of X at these positions, as floats with NaN for missing; text among them is refused."""
-    if isinstance(X, np.ndarray):
-        return X[:, positions].astype(np.float64)
-    numbers = np.empty((len(X), len(positions)))
-    for k, (j, column) in enumerate(zip(positions, columns, strict=True)):
-        values = column_of(X, j)
-        if column_kind(values) not in ("numeric", "boolean"):
-            text = values.dropna()
-            if len(text):
-                raise InputError(
-                    f"agent {agent}: column {column} holds {str(text.iloc[0])!r}, but it is numeric in the training data; "
-                    "correct it or leave it empty"
-                )
-            values = pd.Series(np.full(len(X), np.nan))
-        numbers[:, k] = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    return numbers
 
 
 def column_of(X: Any, j: int) -> pd.Series[Any]:
@@ -220,11 +248,25 @@ def _categories(values: pd.Series[Any]) -> tuple[NDArray[np.intp], list[str]]:
     """Codes of the values, -1 for missing, and the text of the category behind each code."""
     codes, found = pd.factorize(values)
     # Category 1 is read as 1.0 where a table holds nothing but numbers in that column; it is the same category.
-    whole = [isinstance(value, float | np.floating) and float(value).is_integer() for value in found]
+    whole = [isinstance(value, float | np.floating) and _is_whole(float(value)) for value in found]
     return codes, [str(int(value)) if is_whole else str(value) for value, is_whole in zip(found, whole, strict=True)]
 
 
-def _refuse_mistyped_numbers(column: str, counts: Mapping[str, int], answers: Mapping[str, TableSummary]) -> None:
+def _counted(values: pd.Series[Any]) -> Counter[str]:
+    """How often each category occurs."""
+    codes, found = _categories(values)
+    return Counter(np.array(found, dtype=object)[codes[codes >= 0]].tolist())
+
+
+def _is_whole(value: float) -> bool:
+    return float(value).is_integer()
+
+
+def _too_many(most_categories: int) -> str:
+    return f"more than {most_categories} different text values"
+
+
+def _refuse_mistyped_numbers(column: str, counts: Mapping[str, int], owner: Callable[[str], str]) -> None:
     """A column of numbers in which a few cells are text would be taken for categories, one for each number."""
     commas = [category for category in counts if re.fullmatch(r"\s*[-+]?\d+,\d+\s*", category)]
     if 2 * len(commas) > len(counts):
@@ -232,9 +274,8 @@ def _refuse_mistyped_numbers(column: str, counts: Mapping[str, int], answers: Ma
     text = [category for category in counts if not _is_number(category)]
     n_text, n = sum(counts[category] for category in text), sum(counts.values())
     if text and n_text < n / 2 and len(counts) - len(text) > _MOST_NUMERIC_CATEGORIES:
-        owner = next(name for name, answer in answers.items() if answer.counts[column][text[0]])
         raise InputError(
-            f"agent {owner}: column {column} holds {text[0]!r}, but most of its values are numbers; "
+            f"agent {owner(text[0])}: column {column} holds {text[0]!r}, but most of its values are numbers; "
             "correct it or leave it empty"
         )
 

@@ -1,15 +1,18 @@
-"""Learners: minimise a weighted risk for many targets at once."""
+"""Learners: minimise a weighted risk for many targets at once.
 
-from kinfed.learners.base import ClassifierModels, Learner, Models, Progress, Task, UnsupervisedModels
+`kinfed.learners.scikit` and `kinfed.learners.neural` are imported when they are first used: so are scikit-learn and torch.
+"""
+
+from kinfed.learners.base import ClassifierModels, Extent, Learner, Models, Progress, Task, UnsupervisedModels
 from kinfed.learners.logistic import Logistic, LogisticModels
 from kinfed.learners.registry import LEARNERS, make_learner
 from kinfed.learners.regression_moments import RegressionMoments, regression_moments, squared_error, stack_moments
 from kinfed.learners.ridge import Ridge, RidgeModels, ridge_coefficients
-from kinfed.learners.scikit import ScikitClassifierModels, ScikitLearner, ScikitModels
 
 __all__ = [
     "LEARNERS",
     "ClassifierModels",
+    "Extent",
     "Learner",
     "Logistic",
     "LogisticModels",
@@ -18,9 +21,6 @@ __all__ = [
     "RegressionMoments",
     "Ridge",
     "RidgeModels",
-    "ScikitClassifierModels",
-    "ScikitLearner",
-    "ScikitModels",
     "Task",
     "UnsupervisedModels",
     "make_learner",

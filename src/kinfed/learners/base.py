@@ -7,6 +7,7 @@ the mean loss over the points of agent k.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -20,6 +21,27 @@ Task = Literal["regression", "classification", "unsupervised"]
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(what, done, total)`` while long work goes on."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much data there is to learn from; a learner's ``model_operations`` says from it what one model costs.
+
+    Attributes
+    ----------
+    dim : int
+        Columns of X.
+    n_agents : int
+    n_points : int
+        Of all agents together.
+    n_classes : int
+        Different labels; 0 where the target is a number or there is none.
+    """
+
+    dim: int
+    n_agents: int
+    n_points: int
+    n_classes: int = 0
 
 
 class Models(Protocol):

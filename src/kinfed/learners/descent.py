@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from kinfed.learners.softmax import SoftmaxRisk
 
 Array = NDArray[np.float64]
 
@@ -25,6 +24,31 @@ LARGEST_BOUND = 256
 
 _SUFFICIENT = 1e-4  # share of the decrease predicted by the slope that a step has to reach
 _HALVINGS = 40
+
+
+class Risks(Protocol):
+    """Smooth convex functions of K x p coefficients each; `kinfed.learners.softmax.SoftmaxRisk` explains the methods."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(T, K, p)."""
+        ...
+
+    def value_and_gradient(self, theta: Array) -> tuple[Array, Array]:
+        """Values (T,) and gradients (T, K, p) at theta."""
+        ...
+
+    def hessian(self, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Positive definite Hessians (len(rows), K p, K p) of the functions `rows`; only Newton's method asks for them."""
+        ...
+
+    def bound(self) -> Array:
+        """Matrices (T, p, p) above the curvature of each row of coefficients everywhere."""
+        ...
+
+    def bound_diagonal(self) -> Array:
+        """Their diagonals (T, p)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +83,7 @@ class State:
 Direction = Callable[[State, NDArray[np.int64]], Array]
 
 
-def newton(risk: SoftmaxRisk, start: Array, tolerance: float, max_iterations: int) -> Minimum:
+def newton(risk: Risks, start: Array, tolerance: float, max_iterations: int) -> Minimum:
     """Damped Newton: few iterations, each with one Hessian of K p columns per function."""
 
     def direction(state: State, moving: NDArray[np.int64]) -> Array:
@@ -70,13 +94,13 @@ def newton(risk: SoftmaxRisk, start: Array, tolerance: float, max_iterations: in
     return _descend(risk, start, direction, tolerance, max_iterations)
 
 
-def lbfgs(risk: SoftmaxRisk, start: Array, tolerance: float, max_iterations: int) -> Minimum:
+def lbfgs(risk: Risks, start: Array, tolerance: float, max_iterations: int) -> Minimum:
     """L-BFGS started from a bound on the curvature that holds everywhere: many cheap iterations."""
     history = _History(_curvature_inverse(risk))
     return _descend(risk, start, history.direction, tolerance, max_iterations)
 
 
-def _descend(risk: SoftmaxRisk, start: Array, direction: Direction, tolerance: float, max_iterations: int) -> Minimum:
+def _descend(risk: Risks, start: Array, direction: Direction, tolerance: float, max_iterations: int) -> Minimum:
     state = State(start, *risk.value_and_gradient(start))
     norm = _norms(state.gradient)
     goal = tolerance * np.maximum(1.0, norm)
@@ -93,9 +117,7 @@ def _descend(risk: SoftmaxRisk, start: Array, direction: Direction, tolerance: f
     return Minimum(state.theta, norm, iterations, norm <= goal)
 
 
-def _line_search(
-    risk: SoftmaxRisk, state: State, moving: NDArray[np.int64], step: Array
-) -> tuple[State, NDArray[np.bool_]]:
+def _line_search(risk: Risks, state: State, moving: NDArray[np.int64], step: Array) -> tuple[State, NDArray[np.bool_]]:
     """Halve each step until the value decreases enough; also return which functions found such a step."""
     slope = np.einsum("tkp,tkp->t", state.gradient[moving], step)
     # Near the minimum the decrease is below the rounding of the value, and must not be asked for.
@@ -169,7 +191,7 @@ class _History:
         return np.where(useful, 1.0 / np.where(useful, inverse * spread, 1.0), 1.0)
 
 
-def _curvature_inverse(risk: SoftmaxRisk) -> Callable[[Array, NDArray[np.int64]], Array]:
+def _curvature_inverse(risk: Risks) -> Callable[[Array, NDArray[np.int64]], Array]:
     if risk.shape[2] <= LARGEST_BOUND:
         bound = risk.bound()
         # Columns that are constant and unpenalised have no curvature; they do not move either.

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.learners.base import Progress, Task
+from kinfed.learners.base import Extent, Progress, Task
 from kinfed.learners.checkpoint import Arrays, Checkpoint, Counter, run_digest
 from kinfed.learners.descent import Minimum, lbfgs, newton
 from kinfed.learners.inputs import agents_columns, label_codes, simplex_rows, unique_rows
-from kinfed.learners.softmax import SoftmaxRisk
+from kinfed.learners.softmax import SoftmaxRisk, coefficient_penalties, frequency_intercepts
 from kinfed.parallel import map_on_cores
 from kinfed.validation import one_of, points_array, positive, positive_integer
 
@@ -34,7 +34,6 @@ _NEWTON_AT_ONCE = 64  # coefficients of a model up to which Newton's method is t
 _NEWTON_TO_FINISH = 300  # coefficients up to which it takes over where L-BFGS is slow
 _SLOW = 50  # iterations of L-BFGS
 
-_LEAST_MASS = 1e-12  # a class of less weight starts as if it had this much: its gradient is no larger
 _SHARED_ROWS = 64  # coefficient rows moved together by one matrix product
 _SHARED_WEIGHTS = 2**24  # point weights held for one part (128 MB)
 _GATHERED_POINTS = 2**18  # elements of the points gathered for one part (2 MB: they should stay in cache)
@@ -89,11 +88,10 @@ class Logistic:
         """Classification."""
         return "classification"
 
-    def model_operations(self, federation: Federation) -> float:
+    def model_operations(self, extent: Extent) -> float:
         """Roughly how many arithmetic operations one model takes: some thirty looks at all points."""
-        classes, _ = label_codes(federation)
-        logits = 1 if len(classes) == 2 else len(classes)
-        return 30.0 * 4 * float(federation.sizes.sum()) * (federation.dim + 1) * logits
+        logits = 1 if extent.n_classes == 2 else extent.n_classes
+        return 30.0 * 4 * float(extent.n_points) * (extent.dim + 1) * logits
 
     def fit(
         self,
@@ -256,11 +254,7 @@ class _Pool:
             centres = np.einsum("tn,tnd->td", inside / inside.sum(axis=1, keepdims=True), points)
             points -= centres[:, None, :]
             points = np.concatenate([points, np.ones((*points.shape[:2], 1))], axis=2)
-        penalties = np.full((len(part), points.shape[2]), penalty)
-        if self.n_logits > 1:
-            # Two opposite rows of half the size share what one row would pay.
-            penalties[self.present[part].sum(axis=1) == 2] *= 2
-        penalties[:, self.dim :] = 0.0
+        penalties = coefficient_penalties(penalty, self.present[part], self.dim, points.shape[2])
         linear = np.empty((len(part), self.n_logits, points.shape[2]))
         for row in range(self.n_logits):
             label = 1 if self.n_logits == 1 else row
@@ -271,13 +265,7 @@ class _Pool:
         """Slopes zero, and the intercepts that give every class its weighted frequency."""
         start = np.zeros((len(part), self.n_logits, self.dim + intercept))
         if intercept:
-            present = self.present[part]
-            logarithms = np.log(np.where(present, np.maximum(self._masses[part], _LEAST_MASS), 1.0))
-            if self.n_logits == 1:
-                start[:, 0, -1] = logarithms[:, 1] - logarithms[:, 0]
-            else:
-                level = logarithms.sum(axis=1, keepdims=True) / present.sum(axis=1, keepdims=True)
-                start[..., -1] = np.where(present, logarithms - level, 0.0)
+            start[..., -1] = frequency_intercepts(self._masses[part], self.present[part])
         return start
 
     def _gather(self, part: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:

@@ -13,7 +13,6 @@ from kinfed.errors import InputError, MissingExtraError
 from kinfed.learners.base import Learner
 from kinfed.learners.logistic import Logistic
 from kinfed.learners.ridge import Ridge
-from kinfed.learners.scikit import ScikitLearner
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -63,6 +62,8 @@ def make_learner(learner: str | Learner | BaseEstimator, **options: Any) -> Lear
             raise InputError(f"{learner!r} is made already and takes no options, got {', '.join(options)}")
         return learner
     if hasattr(learner, "fit") and hasattr(learner, "get_params"):
+        from kinfed.learners.scikit import ScikitLearner  # with scikit-learn, which takes a second to import
+
         _check_options("scikit", ScikitLearner, options)
         return ScikitLearner(learner, **options)
     raise InputError(

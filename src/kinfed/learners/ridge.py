@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.learners.base import Progress, Task
+from kinfed.learners.base import Extent, Progress, Task
 from kinfed.learners.checkpoint import Checkpoint, Counter, run_digest
 from kinfed.learners.inputs import agents_columns, numeric_targets, simplex_rows, unique_rows
 from kinfed.learners.regression_moments import RegressionMoments, regression_moments, stack_moments
@@ -72,9 +72,9 @@ class Ridge:
         """Regression."""
         return "regression"
 
-    def model_operations(self, federation: Federation) -> float:
+    def model_operations(self, extent: Extent) -> float:
         """Roughly how many arithmetic operations one model takes."""
-        return float(federation.dim + 1) ** 2 * (federation.dim + 1 + 2 * len(federation))
+        return float(extent.dim + 1) ** 2 * (extent.dim + 1 + 2 * extent.n_agents)
 
     def fit(
         self,

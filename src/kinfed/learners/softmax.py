@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 _BLOCK = 2**15
 
 _LEAST_CURVATURE = 1e-12
+_LEAST_MASS = 1e-12  # a class of less weight starts as if it had this much: its gradient is no larger
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +83,11 @@ class SoftmaxRisk:
         return value, gradient
 
     def hessian(self, theta: Array, rows: NDArray[np.int64]) -> Array:
-        r"""Hessians of the models `rows`, of shape (len(rows), K p, K p), made positive definite.
+        """Hessians of the models `rows`, of shape (len(rows), K p, K p), made positive definite: see `definite_hessian`."""
+        return definite_hessian(self.curvature(theta, rows), self.penalties[rows], self.present[rows])
 
-        Adding the same number to all intercepts changes nothing, and neither do coefficients of absent classes; gradients
-        vanish in those directions, so curvature one may be put there.
-        """
+    def curvature(self, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Hessians of the log losses alone of the models `rows`, of shape (len(rows), K, K, p, p)."""
         count, (_, classes, columns) = len(rows), self.shape
         hessian = np.zeros((count, classes, classes, columns, columns))
         for block in self._blocks(count * max(classes, columns)):
@@ -100,16 +101,7 @@ class SoftmaxRisk:
         for first in range(classes):
             for second in range(first):
                 hessian[:, second, first] = hessian[:, first, second]
-        each, column = np.arange(classes)[:, None], np.arange(columns)
-        free = self.penalties[rows] == 0
-        # The intercept of a class of next to no weight has next to no curvature.
-        hessian[:, each, each, column, column] += 2 * self.penalties[rows, None, :] + _LEAST_CURVATURE * free[:, None, :]
-        if classes > 1:
-            known = self.present[rows]
-            pairs = (known[:, :, None] & known[:, None, :])[..., None] & free[:, None, None, :]
-            hessian[:, :, :, column, column] += pairs / classes
-            hessian[:, each, each, column, column] += ~known[:, :, None]
-        return hessian.swapaxes(2, 3).reshape(count, classes * columns, classes * columns)
+        return hessian
 
     def bound(self) -> Array:
         r"""Matrices above the curvature of each class's coefficients everywhere, of shape (T, p, p).
@@ -164,3 +156,63 @@ class SoftmaxRisk:
         step = max(64, _BLOCK // elements)
         for start in range(0, self.points.shape[1], step):
             yield slice(start, start + step)
+
+
+def definite_hessian(curvature: Array, penalties: Array, present: NDArray[np.bool_]) -> Array:
+    r"""Positive definite Hessians of penalised log losses, of shape (T, K p, K p).
+
+    Adding the same number to all intercepts changes nothing, and neither do coefficients of absent classes; gradients
+    vanish in those directions, so curvature one may be put there.
+
+    Parameters
+    ----------
+    curvature : array of shape (T, K, K, p, p)
+        Hessians of the log losses alone; overwritten.
+    penalties : array of shape (T, p)
+    present : array of bool of shape (T, K)
+        Ignored if K = 1.
+    """
+    count, classes, _, columns, _ = curvature.shape
+    each, column = np.arange(classes)[:, None], np.arange(columns)
+    free = penalties == 0
+    # The intercept of a class of next to no weight has next to no curvature.
+    curvature[:, each, each, column, column] += 2 * penalties[:, None, :] + _LEAST_CURVATURE * free[:, None, :]
+    if classes > 1:
+        pairs = (present[:, :, None] & present[:, None, :])[..., None] & free[:, None, None, :]
+        curvature[:, :, :, column, column] += pairs / classes
+        curvature[:, each, each, column, column] += ~present[:, :, None]
+    return curvature.swapaxes(2, 3).reshape(count, classes * columns, classes * columns)
+
+
+def coefficient_penalties(penalty: float, present: NDArray[np.bool_], dim: int, columns: int) -> Array:
+    r"""What a model pays for each of its `columns` columns, of shape (T, columns); those beyond `dim` are free.
+
+    Parameters
+    ----------
+    penalty : float
+        :math:`\lambda`.
+    present : array of bool of shape (T, C)
+        The classes of each model, among those of the federation.
+    """
+    penalties = np.full((len(present), columns), penalty)
+    if present.shape[1] > 2:
+        # Two opposite rows of half the size share what one row would pay.
+        penalties[present.sum(axis=1) == 2] *= 2
+    penalties[:, dim:] = 0.0
+    return penalties
+
+
+def frequency_intercepts(masses: Array, present: NDArray[np.bool_]) -> Array:
+    """Intercepts that give every class its weighted frequency where slopes are zero: (T, C), or (T, 1) for two classes.
+
+    Parameters
+    ----------
+    masses : array of shape (T, C)
+        Weights of the classes in each model's data.
+    present : array of bool of shape (T, C)
+    """
+    logarithms = np.log(np.where(present, np.maximum(masses, _LEAST_MASS), 1.0))
+    if present.shape[1] == 2:
+        return np.asarray(logarithms[:, 1:] - logarithms[:, :1])
+    level = logarithms.sum(axis=1, keepdims=True) / present.sum(axis=1, keepdims=True)
+    return np.where(present, logarithms - level, 0.0)

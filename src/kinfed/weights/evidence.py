@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from kinfed.weights.geometry import Geometry
 
@@ -51,4 +51,5 @@ def evidence_of(geometry: Geometry) -> Evidence:
     """Evidence for and against kinship of every pair of target and agent."""
     freedom = geometry.effective_dimensions
     errors = geometry.scatter[geometry.targets][:, None] + geometry.scatter
-    return Evidence(geometry.squared_distances, errors * (chi2.ppf(LEVEL, freedom) / freedom)[:, None])
+    quantiles = 2 * gammaincinv(freedom / 2, LEVEL)  # of chi squared with that many degrees of freedom
+    return Evidence(geometry.squared_distances, errors * (quantiles / freedom)[:, None])

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinfed.errors import InputError, SketchError
-from kinfed.features import features_from_recipe
+from kinfed.features import FeatureMap, features_from_recipe
 from kinfed.kernels import Kernel, check_kernel
 from kinfed.moments import largest_eigenvalue, operator_norm, squared_distances
 from kinfed.parallel import map_on_cores
-from kinfed.sketch import Sketch, check_sketch, common_recipe
+from kinfed.sketch import Sketch, check_stacked, common_recipe
 from kinfed.validation import FloatArray, agents_points, points_array, positive, target_indices, without_rounding
 
 Array = NDArray[np.float64]
@@ -131,29 +131,50 @@ def sketch_geometry(
     for name, one in zip(names, received, strict=True):
         if not isinstance(one, Sketch):
             raise InputError(f"agent {name} gives no sketch but {type(one).__name__}; read files with load_sketch")
-        if one.n < 2:
-            raise InputError(f"agent {name} has one point, so its covariance is undefined; leave it out")
-        try:
-            check_sketch(one)
-        except SketchError as error:
-            raise SketchError(f"the sketch of agent {name}: {error}") from None
     recipe = common_recipe(received, names)
-    chosen = target_indices(list(own_points), len(received))
-    raw = {int(t): points_array(own_points[int(t)], f"agent {names[t]}", recipe.dim) for t in chosen}
-    features = features_from_recipe(recipe)
+    for name, one in zip(names, received, strict=True):
+        if one.mean.shape != (recipe.n_features,):
+            raise SketchError(
+                f"the sketch of agent {name}: its mean has shape {one.mean.shape}, not ({recipe.n_features},)"
+            )
+    return stacked_geometry(
+        features_from_recipe(recipe),
+        np.array([one.mean for one in received]),
+        np.array([one.n for one in received], dtype=np.int64),
+        np.array([one.trace for one in received]),
+        names,
+        own_points,
+        norm_bound=norm_bound,
+    )
+
+
+def stacked_geometry(
+    features: FeatureMap,
+    means: Array,
+    sizes: NDArray[np.int64],
+    traces: Array,
+    names: tuple[str, ...],
+    own_points: Mapping[int, ArrayLike],
+    *,
+    norm_bound: float | None = None,
+) -> Geometry:
+    """Geometry of sketches of one feature map, given as means (B, D), sizes (B,) and traces (B,); see `sketch_geometry`."""
+    if (sizes < 2).any():
+        name = names[int(np.flatnonzero(sizes < 2)[0])]
+        raise InputError(f"agent {name} has one point, so its covariance is undefined; leave it out")
+    check_stacked(features.recipe, means, sizes, traces, names)
+    chosen = target_indices(list(own_points), len(means))
+    raw = {int(t): points_array(own_points[int(t)], f"agent {names[t]}", features.dim) for t in chosen}
     if norm_bound is None and not np.isfinite(features.norm_bound):
         raise InputError("these features have no bound of their own; pass norm_bound=..., the same at every site")
     own = {t: features(points) for t, points in raw.items()}
     for t, array in own.items():
-        if len(array) != received[t].n:
-            raise InputError(f"agent {names[t]} gives {len(array)} points, but its sketch was made of {received[t].n}")
-        if not np.allclose(array.mean(axis=0, dtype=np.float64), received[t].mean, rtol=1e-4, atol=1e-5):
+        if len(array) != sizes[t]:
+            raise InputError(f"agent {names[t]} gives {len(array)} points, but its sketch was made of {sizes[t]}")
+        if not np.allclose(array.mean(axis=0, dtype=np.float64), means[t], rtol=1e-4, atol=1e-5):
             raise InputError(f"agent {names[t]} gives other points than those its sketch was made of")
-    means = np.array([one.mean for one in received])
-    sizes = [one.n for one in received]
-    scatter = np.array([one.trace / one.n for one in received])
     bound = features.norm_bound if norm_bound is None else positive(norm_bound, "norm_bound")
-    return geometry_of_means(names, means, scatter, sizes, own, chosen, bound)
+    return geometry_of_means(names, means, traces / sizes, sizes.tolist(), own, chosen, bound)
 
 
 def kernel_geometry(

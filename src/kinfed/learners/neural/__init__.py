@@ -1,6 +1,6 @@
 """Neural networks for all targets at once: many sets of parameters trained as one tensor.
 
-This is the only room that imports torch.
+Only this room and the neural modules of `kinfed.learners.remote` import torch.
 """
 
 try:

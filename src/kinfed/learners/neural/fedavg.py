@@ -69,6 +69,12 @@ class FederatedAveraging:
 
     def advance(self, state: State, epoch: int) -> Tensor:
         """Run one round."""
+        change, losses = self.average(state, epoch)
+        state.parameters += change
+        return losses
+
+    def average(self, state: State, epoch: int) -> tuple[Tensor, Tensor]:
+        r"""What a round adds to the parameters, :math:`\sum_k w_{tk} (\theta_{tk} - \theta_t)`, and its training losses."""
         problem, losses = self._problem, torch.zeros(len(state.lanes), dtype=state.parameters.dtype)
         change = torch.zeros_like(state.parameters)
         orders = self._orders(epoch) if self._batch_size is not None else None
@@ -78,8 +84,7 @@ class FederatedAveraging:
             loss = self._whole_steps(pairs, lanes) if orders is None else self._batch_steps(pairs, lanes, orders)
             change.index_add_(0, pairs.place, (lanes.parameters - start).mul_(pairs.weight[:, None]))
             losses.index_add_(0, pairs.place, loss * pairs.weight)
-        state.parameters += change
-        return losses
+        return change, losses
 
     def _whole_steps(self, pairs: _Pairs, lanes: Lanes) -> Tensor:
         problem, moments = self._problem, self._fresh_moments(lanes)

@@ -67,6 +67,14 @@ def distinct_lanes(
         if (held == 0).any():
             name = pool.names[int(own[held == 0][0])]
             raise InputError(f"agent {name} has one row and cannot hold any out; train without patience or leave it out")
+    lane, rows = group_rows(matrix, start, own)
+    return lane, rows, own[rows]
+
+
+def group_rows(
+    matrix: NDArray[np.float64], start: Tensor, own: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The problem of each row, and the first row of each problem: see `distinct_lanes`."""
     starts = start.numpy() if len(start) > 1 else np.zeros((len(matrix), 0))
     seen: dict[tuple[bytes, bytes, int], int] = {}
     lane = np.empty(len(matrix), dtype=np.int64)
@@ -77,4 +85,4 @@ def distinct_lanes(
             seen[key] = len(rows)
             rows.append(row)
         lane[row] = seen[key]
-    return lane, np.array(rows, dtype=np.int64), own[rows]
+    return lane, np.array(rows, dtype=np.int64)

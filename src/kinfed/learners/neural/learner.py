@@ -3,8 +3,7 @@ r"""The learner: any torch module, trained for every row of a weight matrix at o
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,11 +20,12 @@ from kinfed.learners.neural.fedavg import FederatedAveraging
 from kinfed.learners.neural.lanes import distinct_lanes, start_parameters
 from kinfed.learners.neural.methods import Method, Problem
 from kinfed.learners.neural.models import TorchModels
-from kinfed.learners.neural.modules import ModuleFactory, activations_per_row, check_module, make_module, perceptron
+from kinfed.learners.neural.modules import ModuleFactory, activations_per_row
 from kinfed.learners.neural.optimisers import OPTIMISERS
-from kinfed.learners.neural.pool import Pool, pool_federation
-from kinfed.learners.neural.sampling import Stream, generator, torch_seed
-from kinfed.learners.neural.stacked import RowLoss, StackedModule, check_loss, check_stacking, cross_entropy, squared_error
+from kinfed.learners.neural.pool import pool_federation
+from kinfed.learners.neural.sampling import Stream, generator
+from kinfed.learners.neural.setting import TYPES, make_optimiser, stacked_module, torch_threads
+from kinfed.learners.neural.stacked import RowLoss, check_loss
 from kinfed.learners.neural.training import Training
 from kinfed.learners.neural.weighted_risk import FullBatch, MiniBatch
 from kinfed.validation import nonnegative, one_of, positive, positive_integer
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 Monitor = Callable[[int, TorchModels], None]
 """Called as ``monitor(epochs_done, models)`` during training."""
-
-_TYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,7 +118,7 @@ class TorchLearner:
         one_of(self.task, ("classification", "regression"), "task")
         one_of(self.optimiser, OPTIMISERS, "optimiser")
         one_of(self.method, ("weighted-risk", "fedavg"), "method")
-        one_of(self.dtype, _TYPES, "dtype")
+        one_of(self.dtype, TYPES, "dtype")
         positive(self.learning_rate, "learning_rate")
         nonnegative(self.weight_decay, "weight_decay")
         for name in ("epochs", "rounds", "local_epochs", "threads"):
@@ -193,12 +191,13 @@ class TorchLearner:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise InputError(f"seed must be a whole number of at least zero, got {seed!r}")
         every = positive_integer(monitor_every, "monitor_every")
-        with _torch_threads(self.threads):
+        with torch_threads(self.threads):
             share = self.validation_share if self.patience is not None else 0.0
             rng = generator(int(seed), Stream.HOLD_OUT)
-            pool = pool_federation(federation, self.task, _TYPES[self.dtype], rng, share)
+            pool = pool_federation(federation, self.task, TYPES[self.dtype], rng, share)
             matrix = simplex_rows(weights, pool.names, pool.sizes.tolist())
-            stacked = self._stacked(pool, int(seed))
+            outputs = len(pool.classes) if pool.classes is not None else None
+            stacked = stacked_module(self, pool.X[:3], pool.y[:3], outputs, int(seed))
             start = start_parameters(self.warm_start, stacked, len(matrix), pool.classes)
             lane, lanes, own = distinct_lanes(matrix, start, targets, pool, needs_target=self.patience is not None)
             size = Size(stacked.layout.width, activations_per_row(stacked.module, pool.X))
@@ -227,19 +226,8 @@ class TorchLearner:
                 progress("training", total, total)
             return models()
 
-    def _stacked(self, pool: Pool, seed: int) -> StackedModule:
-        outputs = len(pool.classes) if pool.classes is not None else None
-        factory = self.module or (lambda: perceptron(pool.X.shape[1], self.hidden, outputs or 1))
-        module = make_module(factory, torch_seed(seed, Stream.START), pool.X.dtype)
-        check_module(module, pool.X[:3], outputs)
-        loss = self.loss or (squared_error if outputs is None else cross_entropy)
-        stacked = StackedModule(module, loss, scalar=outputs is None)
-        check_stacking(stacked, pool.X[:3])
-        check_loss(stacked, pool.X[:3], pool.y[:3])
-        return stacked
-
     def _method(self, problem: Problem) -> Method:
-        optimiser = OPTIMISERS[self.optimiser](float(self.learning_rate), float(self.weight_decay))
+        optimiser = make_optimiser(self)
         if self.method == "fedavg":
             return FederatedAveraging(problem, optimiser, self.local_epochs, self.batch_size)
         if self.batch_size is None:
@@ -267,13 +255,3 @@ class TorchLearner:
             "weights": digest(matrix, problem.own, lane),
             "seed": digest(str(problem.seed)),
         }
-
-
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -15,7 +15,7 @@ from kinfed.errors import InputError
 from kinfed.validation import points_array
 
 if TYPE_CHECKING:
-    from kinfed.federation import Federation
+    from kinfed.federation import Agent, Federation
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,8 @@ class Pool:
     classes : array or None
         The labels in order, of a classification.
     names : tuple of str
+    rows_before : int
+        How many rows of the whole federation come before these, where the pool holds a part of it.
     """
 
     X: Tensor
@@ -49,6 +51,7 @@ class Pool:
     held_out: Tensor
     classes: NDArray[Any] | None
     names: tuple[str, ...]
+    rows_before: int = 0
 
 
 def pool_federation(
@@ -60,7 +63,7 @@ def pool_federation(
     never all) is held out.
     """
     names = tuple(str(name) for name in federation.names)
-    X = _points(federation, names, np.float64 if dtype == torch.float64 else np.float32)
+    X = _points([federation[k] for k in range(len(names))], names, dtype)
     labels = [_labels(federation[k].y, len(X[k]), name) for k, name in enumerate(names)]
     sizes = np.array([len(points) for points in X], dtype=np.int64)
     y, classes = _encode(np.concatenate(labels), task)
@@ -85,12 +88,50 @@ def pool_federation(
     )
 
 
-def _points(federation: Federation, names: Sequence[str], kind: type[np.floating[Any]]) -> list[NDArray[Any]]:
+def pool_agent(
+    agent: Agent, task: str, dtype: torch.dtype, dim: int, classes: NDArray[Any] | None, rows_before: int
+) -> Pool:
+    """Check the data of one agent and give it the form of a pool of its own, nothing held out.
+
+    Parameters
+    ----------
+    agent : Agent
+    task, dtype
+        As in `pool_federation`.
+    dim : int
+        The number of columns everybody has.
+    classes : array or None
+        The sorted labels of the whole federation, of a classification.
+    rows_before : int
+        As in `Pool`.
+    """
+    (X,) = _points([agent], [agent.name], dtype, dim)
+    labels = _labels(agent.y, len(X), agent.name)
+    y = _encode(labels, task)[0] if classes is None else _known_codes(labels, classes, agent.name)
+    size = torch.tensor([len(X)])
+    return Pool(
+        X=torch.from_numpy(np.array(X, order="C")),
+        y=torch.as_tensor(y, dtype=torch.int64 if classes is not None else dtype),
+        agents=torch.zeros(len(X), dtype=torch.int64),
+        first=torch.zeros(1, dtype=torch.int64),
+        sizes=size,
+        kept=size,
+        held_out=torch.zeros(len(X), dtype=torch.bool),
+        classes=classes,
+        names=(agent.name,),
+        rows_before=rows_before,
+    )
+
+
+def _points(
+    agents: Sequence[Agent], names: Sequence[str], dtype: torch.dtype, dim: int | None = None
+) -> list[NDArray[Any]]:
     if not names:
         raise InputError("the federation has no agents, so there is nothing to train on")
+    kind = np.float64 if dtype == torch.float64 else np.float32
     X: list[NDArray[Any]] = []
-    for k, name in enumerate(names):
-        points = points_array(federation[k].X, f"agent {name}", X[0].shape[1] if X else None)
+    for agent, name in zip(agents, names, strict=True):
+        points = points_array(agent.X, f"agent {name}", X[0].shape[1] if X else dim)
         if len(points) == 0:
             raise InputError(f"agent {name} has no points; leave it out of the federation")
         largest = float(np.finfo(kind).max)
@@ -127,3 +168,14 @@ def _encode(labels: NDArray[Any], task: str) -> tuple[NDArray[Any], NDArray[Any]
     if len(classes) < 2:
         raise InputError(f"all agents have the one class {classes[0]}; a classifier needs two classes at least")
     return codes, classes
+
+
+def _known_codes(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDArray[np.int64]:
+    places = {label: place for place, label in enumerate(classes.tolist())}
+    codes = [places.get(label, -1) for label in labels.tolist()]
+    if -1 in codes:
+        raise InputError(
+            f"agent {name} has the label {labels[codes.index(-1)]!r}, which is not among the {len(classes)} classes of the "
+            "federation; collect the classes again, or drop its rows"
+        )
+    return np.array(codes, dtype=np.int64)

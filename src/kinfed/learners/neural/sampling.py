@@ -8,6 +8,7 @@ that would have to be kept: the number of the epoch is enough.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import cast
 
 import numpy as np
 import torch
@@ -80,6 +81,9 @@ def mixture_rows(uniforms: Tensor, weights: Tensor, own: Tensor, pool: Pool) -> 
 
 def shuffled_rows(rng: np.random.Generator, pool: Pool) -> tuple[Tensor, Tensor]:
     """The pool's row numbers with every agent's rows in random order, twice: all its rows mixed, and held-out rows last."""
+    if pool.rows_before:
+        # Everybody's keys are one stream; whoever holds a part of the rows skips what belongs to the rows before them.
+        cast(np.random.PCG64, rng.bit_generator).advance(pool.rows_before)
     keys, agents = rng.random(len(pool.agents)), pool.agents.numpy()
     mixed = np.lexsort((keys, agents))
     kept_first = np.lexsort((keys, pool.held_out.numpy(), agents))

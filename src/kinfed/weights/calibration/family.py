@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.learners.base import Learner
 from kinfed.learners.plan import USUAL_PLAN, Plan
 from kinfed.weights.exponential_gradient import exponential_gradient
 from kinfed.weights.geometry import Geometry
@@ -17,10 +15,8 @@ from kinfed.weights.objective import q_aggregation_problem
 from kinfed.weights.rules.clusters import clusters, within
 from kinfed.weights.rules.entropic import entropic
 from kinfed.weights.rules.gradient import CAUTION, gradient_rounds, listening_clusters
+from kinfed.weights.rules.gradient_agents import GradientAgents
 from kinfed.weights.rules.similarity_test import similarity_test
-
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
 
 Array = NDArray[np.float64]
 
@@ -172,43 +168,40 @@ def neighbours(members: Sequence[Member]) -> list[list[int]]:
     return [sorted({*kin[member.plan, member.base], *common.get(member.plan, [])}) for member in members]
 
 
-def base_weights(
+def used_views(wanted: Iterable[Base]) -> list[int]:
+    """The views that bases look at."""
+    return sorted({base.view for base in wanted if base.view is not None})
+
+
+def geometric_bases(
     wanted: Iterable[Base],
     geometries: Mapping[int, Geometry],
-    federation: Federation,
-    learner: Learner,
-    seed: int,
-    *,
-    thrifty: bool = False,
+    targets: NDArray[np.int64],
+    sizes: NDArray[np.int64],
 ) -> dict[Base, Array]:
-    """Weights of every base that is wanted; all early stops of one view are read off one path.
+    """Weights (T, B) of the targets by every base that is wanted and trains nothing.
+
+    All early stops of one view are read off one path.
 
     Parameters
     ----------
     wanted : iterable of Base
     geometries : mapping from a view to the geometry of the agents under it
-    federation : Federation
-        Training data, for the gradient rule.
-    thrifty : bool
-        Gradients are compared at one common model: the learner is slow to train.
+        Of the views that are used, with these targets. Where each agent weighs for itself it is the only target.
+    targets : array of shape (T,)
+    sizes : array of shape (B,)
+        How many points each agent trains on.
     """
-    bases = list(dict.fromkeys(wanted))
-    some = next(iter(geometries.values()))
-    shares = some.sizes / some.sizes.sum()
+    bases = [base for base in dict.fromkeys(wanted) if not base.learns]
     found: dict[Base, Array] = {}
     paths = {view: _path(geometry, view, bases) for view, geometry in geometries.items()}
-    everyone = _everyone(some, bases, federation, learner, seed, thrifty)
     for base in bases:
         strength = 0.0 if base.strength is None else base.strength
         match base.rule:
             case "local":
-                found[base] = np.eye(len(some))[some.targets]
+                found[base] = np.eye(len(sizes))[targets]
             case "grand-mean":
-                found[base] = np.tile(shares, (len(some.targets), 1))
-            case "gradient":
-                found[base] = everyone[strength][some.targets]
-            case "gradient-clusters":
-                found[base] = within(listening_clusters(everyone[CAUTION], int(strength)), some)
+                found[base] = np.tile(sizes / sizes.sum(), (len(targets), 1))
             case "q-aggregation" if base.view is not None:
                 found[base] = paths[base.view][int(strength)]
             case "entropic" if base.view is not None:
@@ -220,24 +213,39 @@ def base_weights(
     return found
 
 
-def _everyone(
-    geometry: Geometry, bases: Sequence[Base], federation: Federation, learner: Learner, seed: int, thrifty: bool
-) -> dict[float, Array]:
-    """Weights of all agents by the gradient rule for every C_Q that is wanted.
+def gradient_bases(
+    wanted: Iterable[Base], agents: GradientAgents, targets: NDArray[np.int64], *, common: bool
+) -> dict[Base, Array]:
+    """Weights (T, B) of the targets by every base that is wanted and trains models.
 
     The usual C_Q goes through all rounds, and clusters are read off it; the others go one round on from there.
+
+    Parameters
+    ----------
+    wanted : iterable of Base
+    agents : GradientAgents
+    targets : array of shape (T,)
+    common : bool
+        Gradients are compared at one common model: the learner is slow to train.
     """
-    cautions = {float(base.strength or 0) for base in bases if base.rule == "gradient"} - {CAUTION}
-    if not any(base.learns for base in bases):
+    bases = [base for base in dict.fromkeys(wanted) if base.learns]
+    if not bases:
         return {}
-    how: dict[str, Any] = {"relative_gap": _GAP, "seed": seed, "common": thrifty}
-    everyone = np.arange(len(geometry))
-    usual = gradient_rounds(geometry.sizes, everyone, federation, learner, **how).weights
-    others = {
-        c_q: gradient_rounds(geometry.sizes, everyone, federation, learner, rounds=1, c_q=c_q, start=usual, **how).weights
-        for c_q in sorted(cautions)
-    }
-    return {CAUTION: usual, **others}
+    # Clusters ask whom everybody listens to.
+    everyone = np.arange(len(agents.sizes))
+    usual = gradient_rounds(agents, everyone, relative_gap=_GAP, common=common).weights
+    matrices = {CAUTION: usual}
+    for c_q in sorted({float(base.strength or 0) for base in bases if base.rule == "gradient"} - {CAUTION}):
+        further = gradient_rounds(agents, everyone, rounds=1, c_q=c_q, relative_gap=_GAP, common=common, start=usual)
+        matrices[c_q] = further.weights
+    found = {}
+    for base in bases:
+        strength = float(base.strength or 0)
+        if base.rule == "gradient":
+            found[base] = matrices[strength][targets]
+        else:
+            found[base] = within(listening_clusters(usual, int(strength)), targets, agents.sizes)
+    return found
 
 
 def _path(geometry: Geometry, view: int, bases: Sequence[Base]) -> dict[int, Array]:

@@ -16,20 +16,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.learners.base import Learner, Models
-from kinfed.learners.plan import Plan, StepwiseLearner, common_model
+from kinfed.learners.plan import Plan, StepwiseLearner
 from kinfed.splitting import derived_seed
-from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Member, base_weights
-from kinfed.weights.calibration.folds import deal_folds, without_fold
-from kinfed.weights.calibration.scores import EmbeddedAgents, can_train, point_losses
-
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
+from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Member
+from kinfed.weights.calibration.trials import AgentScores, Split, Trials
 
 Array = NDArray[np.float64]
 Report = Callable[[int, int], None]
@@ -54,10 +50,10 @@ FEWEST_AGENTS = 8
 
 @dataclass(frozen=True, eq=False)
 class Raced:
-    """Candidates and, for every agent, the losses (n_t, M) of its points; NaN for candidates it did not try."""
+    """Candidates, and what every agent tells of them; NaN for candidates it did not try."""
 
     members: tuple[Member, ...]
-    losses: list[Array]
+    scores: list[AgentScores]
 
     @property
     def local(self) -> int:
@@ -69,64 +65,43 @@ class Raced:
 class Course:
     """One split of the federation, and the weights of every base on its training part."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        learner: Learner,
-        views: Sequence[EmbeddedAgents],
-        members: Sequence[Member],
-        seed: int,
-    ) -> None:
-        dealt = deal_folds(federation, FOLDS, seed)
-        fold = next((f for f in range(FOLDS) if can_train(without_fold(federation, dealt, f), learner.task)), 0)
-        self.kept = [mine != fold for mine in dealt]
-        self.federation, self.learner, self.seed = federation, learner, seed
-        self.train = without_fold(federation, dealt, fold)
-        self.judges = np.array([t for t, rows in enumerate(self.kept) if not rows.all()], dtype=np.int64)
-        wanted = {member.base for member in members}
-        used = sorted({base.view for base in wanted if base.view is not None} | {0})
-        geometries = {view: views[view].geometry(self.kept) for view in used}
-        self._bases = base_weights(wanted, geometries, self.train, learner, seed, thrifty=True)
-        self._scores: dict[Member, dict[int, Array]] = {}
+    def __init__(self, trials: Trials, learner: Learner, members: Sequence[Member]) -> None:
+        splits = [Split(0, fold, FOLDS) for fold in range(FOLDS)]
+        self.trials = trials
+        self.split = next((split for split in splits if trials.can_train(split)), splits[0])
+        self.judges = trials.judges(self.split)
+        self._sizes = trials.training_sizes(self.split)
+        wanted = [member.base for member in members]
+        self._bases = trials.bases(self.split, learner, wanted, self.judges, thrifty=True)
+        self._means: dict[Member, dict[int, float]] = {}
 
-    def rows(self, member: Member, agents: NDArray[np.int64]) -> Array:
-        """Weights of some agents by a member."""
-        everyone = np.arange(len(self.kept))
-        return member.matrix(self._bases[member.base], everyone, self.train.sizes)[agents]
+    def rows(self, members: Sequence[Member], agents: NDArray[np.int64]) -> Array:
+        """Weights of some judges, one member after another."""
+        places = np.searchsorted(self.judges, agents)
+        return np.vstack([one.matrix(self._bases[one.base][places], agents, self._sizes) for one in members])
 
     def score(self, models: Models, members: Sequence[Member], agents: NDArray[np.int64]) -> None:
-        """Keep the losses of the agents' points; models come one member after another, agent by agent."""
-        for row, t in enumerate(agents.tolist()):
-            agent, aside = self.federation[t], ~self.kept[t]
-            y = None if agent.y is None else np.asarray(agent.y)[aside]
-            rows = [place * len(agents) + row for place in range(len(members))]
-            losses = point_losses(models, rows, agent.X[aside], y, self.learner.task)
-            for member, mine in zip(members, losses.T, strict=True):
-                self._scores.setdefault(member, {})[t] = mine
+        """Let agents judge; models come one member after another, agent by agent."""
+        told = self.trials.score(self.split, models, members, agents, tell=True)
+        for column, member in enumerate(members):
+            self._means.setdefault(member, {}).update({t: float(means[column]) for t, means in told.items()})
 
     def mean(self, member: Member) -> float:
         """Mean score of a member over the agents who tried it."""
-        return float(np.mean([losses.mean() for losses in self._scores[member].values()]))
+        return float(np.mean(list(self._means[member].values())))
 
     def best(self, members: Sequence[Member], count: int) -> list[Member]:
-        """The members of the smallest mean score."""
-        return sorted(members, key=self.mean)[:count]
+        """The members of the smallest mean score; of those that differ by rounding alone, the first."""
+        return sorted(members, key=lambda member: float(f"{self.mean(member):.9g}"))[:count]
 
     def least(self) -> float:
         """The smallest mean score so far."""
-        return min(self.mean(member) for member in self._scores)
+        return min(self.mean(member) for member in self._means)
 
     def raced(self) -> Raced:
         """All that was scored."""
-        members = tuple(self._scores)
-        losses = []
-        for t, rows in enumerate(self.kept):
-            mine = np.full((int((~rows).sum()), len(members)), np.nan)
-            for column, member in enumerate(members):
-                if t in self._scores[member]:
-                    mine[:, column] = self._scores[member][t]
-            losses.append(mine)
-        return Raced(members, losses)
+        members = tuple(self._means)
+        return Raced(members, self.trials.tally(members))
 
 
 class _EnoughSeenError(Exception):
@@ -137,7 +112,7 @@ def race_steps(course: Course, learner: StepwiseLearner, members: Sequence[Membe
     """The race of a learner that goes step by step."""
     shared = [member for member in members if member.base.rule in ("clusters", "grand-mean") and not member.own]
     soft = [member for member in members if member not in shared]
-    start = common_model(learner, course.train, seed=course.seed)
+    start = course.trials.common(course.split, learner)
     report(1, 7)
 
     def run(some: Sequence[Member], share: float, warm: bool) -> list[Member]:
@@ -159,11 +134,11 @@ def race_steps(course: Course, learner: StepwiseLearner, members: Sequence[Membe
 
         trained = learner.trained_for(share, start if warm else None)
         with suppress(_EnoughSeenError):
-            trained.fit(
-                course.train,
-                np.vstack([course.rows(member, course.judges) for member in some]),
-                targets=np.tile(course.judges, len(some)),
-                seed=course.seed,
+            course.trials.fit(
+                course.split,
+                trained,
+                course.rows(some, course.judges),
+                np.tile(course.judges, len(some)),
                 monitor=look,
                 monitor_every=gcd(*looks),
             )
@@ -186,23 +161,22 @@ def race_steps(course: Course, learner: StepwiseLearner, members: Sequence[Membe
     return course.raced()
 
 
-def race_agents(course: Course, learner: Learner, members: Sequence[Member], report: Report) -> Raced:
+def race_agents(course: Course, learner: Learner, members: Sequence[Member], seed: int, report: Report) -> Raced:
     """The race of any other learner: all members for some agents, the best for all."""
-    rng = np.random.default_rng(derived_seed(course.seed, "race"))
+    rng = np.random.default_rng(derived_seed(seed, "race"))
     tried = np.sort(rng.permutation(course.judges)[: max(FEWEST_AGENTS, len(course.judges) // FEWEST_AGENTS)])
     # Half of the budget tries the members, in their order, as long as it lasts; equal rows are one model.
     left = BUDGET / 2 * len(course.judges)
     entered = []
     for member in members:
-        cost = len(np.unique(course.rows(member, tried), axis=0))
+        cost = len(np.unique(course.rows([member], tried), axis=0))
         if cost <= left:
             entered.append(member)
             left -= cost
 
     def run(chosen: Sequence[Member], agents: NDArray[np.int64]) -> None:
-        rows = np.vstack([course.rows(member, agents) for member in chosen])
-        models = learner.fit(course.train, rows, targets=np.tile(agents, len(chosen)), seed=course.seed)
-        course.score(models, chosen, agents)
+        targets = np.tile(agents, len(chosen))
+        course.score(course.trials.fit(course.split, learner, course.rows(chosen, agents), targets), chosen, agents)
 
     run(entered, tried)
     report(1, 2)

@@ -32,6 +32,8 @@ class Calibration:
         The member of learning alone, from scratch.
     exchanged : tuple of str
         What every agent sent for it, in numbers.
+    thrifty : bool
+        Whether members raced, because the learner is slow to train.
     """
 
     members: tuple[Member, ...]
@@ -40,6 +42,7 @@ class Calibration:
     loss: str
     local: int
     exchanged: tuple[str, ...]
+    thrifty: bool = False
 
     @property
     def member(self) -> Member:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.embedding import Embedding
 from kinfed.learners.base import Learner, Models, Task
 from kinfed.learners.gradients import class_residuals
-from kinfed.validation import FloatArray
-from kinfed.weights.calibration.family import Member, base_weights
-from kinfed.weights.calibration.folds import deal_folds, without_fold
-from kinfed.weights.geometry import Geometry, explicit_geometry
-
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
+from kinfed.weights.calibration.family import Member
+from kinfed.weights.calibration.trials import AgentScores, Split, Trials
 
 Array = NDArray[np.float64]
 
@@ -27,31 +20,6 @@ ENOUGH_POINTS = 600
 """Small federations deal their folds again, with other points together, until about this many were scored."""
 MOST_REPEATS = 5
 _WEIGHTS_AT_ONCE = 2**25  # numbers of the weight rows trained together (256 MB)
-
-
-@dataclass(frozen=True, eq=False)
-class EmbeddedAgents:
-    """The agents as one embedding shows them; points are embedded when first asked for, and once.
-
-    Attributes
-    ----------
-    federation : Federation
-    embedding : Embedding
-    """
-
-    federation: Federation
-    embedding: Embedding
-
-    @cached_property
-    def points(self) -> list[FloatArray]:
-        """One (n_k, D) array per agent."""
-        return [self.embedding(agent) for agent in self.federation]
-
-    def geometry(self, kept: Sequence[NDArray[np.bool_]] | None = None, targets: Iterable[int] | None = None) -> Geometry:
-        """Geometry of the points, or of those that are kept."""
-        points = self.points if kept is None else [mine[rows] for mine, rows in zip(self.points, kept, strict=True)]
-        named = dict(zip(self.federation.names, points, strict=True))
-        return explicit_geometry(named, norm_bound=self.embedding.norm_bound, targets=targets)
 
 
 def point_losses(models: Models, rows: Sequence[int], X: NDArray[Any], y: NDArray[Any] | None, task: Task) -> Array:
@@ -75,72 +43,75 @@ def point_losses(models: Models, rows: Sequence[int], X: NDArray[Any], y: NDArra
     return np.column_stack([np.square(one).sum(axis=1) for one in residuals]) + unseen[:, None]
 
 
+@dataclass(frozen=True, eq=False)
+class KeptLosses:
+    """The losses of one agent's points, which it keeps to itself.
+
+    Attributes
+    ----------
+    values : array of shape (R, n, M)
+        By repeat, point and candidate; NaN where nothing was judged. One array, so that an agent can put it away between
+        two questions. Candidates are named by their columns.
+    """
+
+    values: Array
+
+    @classmethod
+    def nothing(cls, n: int) -> KeptLosses:
+        """Of an agent of n points that has judged nothing yet."""
+        return cls(np.full((0, n, 0), np.nan))
+
+    def keep(self, repeat: int, aside: NDArray[np.bool_], columns: Sequence[int], losses: Array) -> KeptLosses:
+        """With the losses (number aside, number of columns) of points set aside in a repeat, in place of older ones."""
+        repeats, n, count = self.values.shape
+        values = np.full((max(repeats, repeat + 1), n, max(count, *(column + 1 for column in columns))), np.nan)
+        values[:repeats, :, :count] = self.values
+        values[repeat][np.ix_(aside, np.asarray(columns))] = losses
+        return KeptLosses(values)
+
+    def scores(self, columns: Sequence[int]) -> AgentScores:
+        """What the agent tells of these candidates; losses of a point that several repeats judged are averaged first."""
+        repeats, n, count = self.values.shape
+        values = np.full((repeats, n, len(columns)), np.nan)
+        known = [place for place, column in enumerate(columns) if column < count]
+        values[:, :, known] = self.values[:, :, [columns[place] for place in known]]
+        judged = ~np.isnan(values).all(axis=2)
+        times = judged.sum(axis=0)
+        totals = np.where(judged[:, :, None], values, 0.0).sum(axis=0)
+        return AgentScores.of_losses(totals[times > 0] / times[times > 0][:, None])
+
+
 def cross_validate(
-    federation: Federation,
+    trials: Trials,
     learner: Learner,
-    views: Sequence[EmbeddedAgents],
     members: Sequence[Member],
     *,
     folds: int,
-    seed: int,
     progress: Callable[[int, int], None],
-) -> list[Array]:
-    """Losses (n_t, M) of every agent's points at the models of all members; no rows for agents of too few points.
+) -> list[AgentScores]:
+    """Scores of all members by every agent; n = 0 for agents of too few points.
 
     In every fold all agents set points aside at once. Weights and models are made of the rest by the same steps that make
-    the final ones; the embedded points, which do not change, are made once.
+    the final ones.
     """
-    sizes = federation.sizes
-    repeats = int(np.clip(-(-ENOUGH_POINTS // int(sizes.sum())), 1, MOST_REPEATS))
-    totals = [np.zeros((n, len(members))) for n in sizes]
-    counts = [np.zeros(n) for n in sizes]
-    done = 0
-    for repeat in range(repeats):
-        dealt = deal_folds(federation, folds, seed, repeat)
-        for fold in range(folds):
-            kept = [mine != fold for mine in dealt]
-            train = without_fold(federation, dealt, fold)
-            if not all(rows.all() for rows in kept) and can_train(train, learner.task):
-                found = _score(federation, train, kept, learner, views, members, seed)
-                for t, mine in found.items():
-                    totals[t][~kept[t]] += mine
-                    counts[t][~kept[t]] += 1
-            done += 1
-            progress(done, repeats * folds)
-    return [total[count > 0] / count[count > 0][:, None] for total, count in zip(totals, counts, strict=True)]
+    repeats = int(np.clip(-(-ENOUGH_POINTS // int(trials.sizes.sum())), 1, MOST_REPEATS))
+    splits = [Split(repeat, fold, folds) for repeat in range(repeats) for fold in range(folds)]
+
+    def judge(split: Split) -> None:
+        judges = trials.judges(split)
+        if len(judges) and trials.can_train(split):
+            _score(trials, split, learner, members, judges)
+
+    trials.each(splits, judge, progress)
+    return trials.tally(members)
 
 
-def can_train(train: Federation, task: Task) -> bool:
-    """A classifier needs two classes; with so few labels that a fold takes one away, that fold is left out."""
-    return task != "classification" or len(np.unique(np.concatenate([np.asarray(agent.y) for agent in train]))) > 1
-
-
-def _score(
-    federation: Federation,
-    train: Federation,
-    kept: Sequence[NDArray[np.bool_]],
-    learner: Learner,
-    views: Sequence[EmbeddedAgents],
-    members: Sequence[Member],
-    seed: int,
-) -> dict[int, Array]:
-    """Losses of the points set aside, at models of the others."""
-    names = federation.names
-    wanted = {member.base for member in members}
-    used = sorted({base.view for base in wanted if base.view is not None}) or [0]
-    geometries = {view: views[view].geometry(kept) for view in used}
-    bases = base_weights(wanted, geometries, train, learner, seed)
-    judges = np.array([t for t, rows in enumerate(kept) if not rows.all()], dtype=np.int64)
-    found: dict[int, list[Array]] = {t: [] for t in judges.tolist()}
-    step = max(1, _WEIGHTS_AT_ONCE // (len(judges) * len(names)))
+def _score(trials: Trials, split: Split, learner: Learner, members: Sequence[Member], judges: NDArray[np.int64]) -> None:
+    """Let the judges of one split score all members."""
+    sizes = trials.training_sizes(split)
+    bases = trials.bases(split, learner, [member.base for member in members], judges, thrifty=False)
+    step = max(1, _WEIGHTS_AT_ONCE // (len(judges) * len(sizes)))
     for some in (members[start : start + step] for start in range(0, len(members), step)):
-        stacked = np.vstack(
-            [member.matrix(bases[member.base], np.arange(len(names)), train.sizes)[judges] for member in some]
-        )
-        models = learner.fit(train, stacked, targets=np.tile(judges, len(some)), seed=seed)
-        for place, t in enumerate(judges.tolist()):
-            X, y = federation[t].X[~kept[t]], federation[t].y
-            answers = None if y is None else np.asarray(y)[~kept[t]]
-            rows = [m * len(judges) + place for m in range(len(some))]
-            found[t].append(point_losses(models, rows, X, answers, learner.task))
-    return {t: np.hstack(parts) for t, parts in found.items()}
+        stacked = np.vstack([member.matrix(bases[member.base], judges, sizes) for member in some])
+        models = trials.fit(split, learner, stacked, np.tile(judges, len(some)))
+        trials.score(split, models, some, judges)

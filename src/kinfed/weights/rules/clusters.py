@@ -30,7 +30,7 @@ def clusters(geometry: Geometry, count: int = 2) -> Weights:
     """
     distances = np.sqrt(squared_distances(geometry.gram))
     labels = ward_labels(squareform(distances, checks=False), positive_integer(count, "count"), len(geometry))
-    return weights_of(geometry, "clusters", within(labels, geometry))
+    return weights_of(geometry, "clusters", within(labels, geometry.targets, geometry.sizes))
 
 
 def ward_labels(distances: NDArray[np.float64], count: int, n_agents: int) -> NDArray[np.int64]:
@@ -40,7 +40,7 @@ def ward_labels(distances: NDArray[np.float64], count: int, n_agents: int) -> ND
     return np.asarray(fcluster(linkage(distances, "ward"), min(count, n_agents), criterion="maxclust"), dtype=np.int64)
 
 
-def within(labels: NDArray[np.int64], geometry: Geometry) -> NDArray[np.float64]:
+def within(labels: NDArray[np.int64], targets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     """Weights of the targets: the grand mean of all agents with their label."""
-    together = (labels[geometry.targets][:, None] == labels) * geometry.sizes.astype(float)
+    together = (labels[targets][:, None] == labels) * sizes.astype(float)
     return np.asarray(together / together.sum(axis=1, keepdims=True))

@@ -1,0 +1,64 @@
+"""Weights and calibrations in a checkpoint: as values that fit into JSON, and arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfed.engines.store import Kept
+from kinfed.learners.plan import Plan
+from kinfed.weights import Weights
+from kinfed.weights.calibration.choice import Choice
+from kinfed.weights.calibration.family import Base, Member
+from kinfed.weights.calibration.record import Calibration
+from kinfed.weights.evidence import Evidence
+
+_ROWS = ("matrix", "targets", "sizes", "risk", "objective", "gap")
+_CHOICE = ("shares", "personal", "mean", "error", "versus_local", "versus_local_error")
+
+
+def weights_content(weights: Weights) -> Kept:
+    """Weights as they are kept."""
+    arrays: dict[str, NDArray[Any]] = {name: getattr(weights, name) for name in _ROWS}
+    arrays["squared_distances"] = weights.evidence.squared_distances
+    arrays["null_quantiles"] = weights.evidence.null_quantiles
+    settings: dict[str, Any] = {"rule": weights.rule, "names": list(weights.names), "stop": list(weights.stop)}
+    found = weights.calibration
+    if found is not None:
+        arrays |= {f"choice {name}": getattr(found.choice, name) for name in _CHOICE}
+        settings["calibration"] = {
+            "members": [
+                [one.base.rule, one.base.strength, one.base.view, one.own, one.plan.warm, one.plan.share]
+                for one in found.members
+            ],
+            "views": list(found.views),
+            "chosen": found.choice.chosen,
+            "loss": found.loss,
+            "local": found.local,
+            "exchanged": list(found.exchanged),
+        }
+    return Kept(settings, arrays)
+
+
+def read_weights(kept: Kept) -> Weights:
+    """Weights that were kept."""
+    told, calibration = kept.settings.get("calibration"), None
+    if told is not None:
+        choice = Choice(chosen=told["chosen"], **{name: kept.arrays[f"choice {name}"] for name in _CHOICE})
+        members = tuple(
+            Member(Base(rule, strength, view), own, Plan(warm, share))
+            for rule, strength, view, own, warm, share in told["members"]
+        )
+        calibration = Calibration(
+            members, tuple(told["views"]), choice, told["loss"], told["local"], tuple(told["exchanged"])
+        )
+    return Weights(
+        rule=kept.settings["rule"],
+        names=tuple(kept.settings["names"]),
+        stop=tuple(kept.settings["stop"]),
+        evidence=Evidence(np.asarray(kept.arrays["squared_distances"]), np.asarray(kept.arrays["null_quantiles"])),
+        calibration=calibration,
+        **{name: kept.arrays[name] for name in _ROWS},
+    )

@@ -1,0 +1,99 @@
+"""What a run across sites found, and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kinfed.engines.agreement import Agreement
+from kinfed.engines.audit import TO_AGENT, TO_SERVER, Audit
+from kinfed.evaluation import Scores
+from kinfed.files import write_whole
+from kinfed.learners import Learner, Models
+from kinfed.learners.remote import remote_learner
+from kinfed.weights import Weights
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """An agent that came late: its weights, its model as the only row, and its test scores by metric."""
+
+    name: str
+    weights: Weights
+    models: Models
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a run across sites found.
+
+    Attributes
+    ----------
+    agreement : Agreement
+    learner : Learner
+    weights : Weights
+    methods : mapping from "personalized", and the baselines, to Models
+    scored : mapping from method to Scores
+        Empty where no agent has test rows.
+    joined : mapping from name to Joined
+        Agents that came late.
+    audit : Audit
+        What crossed, and who missed what.
+    """
+
+    agreement: Agreement
+    learner: Learner
+    weights: Weights
+    methods: Mapping[str, Models]
+    scored: Mapping[str, Scores]
+    joined: Mapping[str, Joined]
+    audit: Audit
+
+    def write(self, out: Path) -> None:
+        """Write weights, explanations, scores, models, traffic and attendance into a folder."""
+        import pandas
+
+        out.mkdir(parents=True, exist_ok=True)
+        self.weights.to_frame().to_csv(out / "weights.csv")
+        self.weights.explanation.to_csv(out / "explanation.csv")
+        if self.weights.calibration is not None:
+            self.weights.calibration.table.to_csv(out / "calibration.csv")
+        if self.scored:
+            columns = {name: scores[scores.metric] for name, scores in self.scored.items()}
+            index = pandas.Index(self.agreement.names, name="agent")
+            pandas.DataFrame(columns, index=index).to_csv(out / "scores.csv")
+        remote = remote_learner(self.learner)
+        arrays: dict[str, Any] = {
+            f"{method}/{name}": array
+            for method, models in self.methods.items()
+            for name, array in remote.pack(models, np.arange(len(models))).items()
+        }
+        if self.joined:
+            rows = [one.weights.to_frame() for one in self.joined.values()]
+            pandas.concat(rows).fillna(0.0).to_csv(out / "newcomers-weights.csv")
+            scores = {name: dict(one.scores) for name, one in self.joined.items()}
+            pandas.DataFrame.from_dict(scores, orient="index").rename_axis("agent").to_csv(out / "newcomers-scores.csv")
+        for name, one in self.joined.items():
+            arrays |= {f"newcomer {name}/{key}": array for key, array in remote.pack(one.models, np.array([0])).items()}
+        write_whole(out / "models.npz", lambda file: np.savez(file, **arrays))
+        self.audit.traffic.to_csv(out / "traffic.csv", index=False)
+        self.audit.attendance.to_csv(out / "attendance.csv", index=False)
+
+    def sentences(self) -> list[str]:
+        """The run in a few sentences."""
+        sent, received = self.audit.total(TO_AGENT), self.audit.total(TO_SERVER)
+        told = [
+            f"{len(self.agreement.names)} agents took part; {_size(received)} came from them, {_size(sent)} went to them",
+            *(str(absence) for absence in self.audit.absences),
+        ]
+        told += [f"agent {name} came late and has weights and a model" for name in self.joined]
+        return told
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e5 else f"{nbytes / 1e3:.1f} kB"

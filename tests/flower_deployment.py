@@ -1,0 +1,272 @@
+"""A real Flower deployment on this machine: a SuperLink, SuperNodes with TLS and keys of their own, and runs.
+
+Every process is started in a group of its own, listens on 127.0.0.1 only, and is stopped by its number. Every wait is
+bounded.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kinfed.engines.flower.certificates import Certificates, write_certificates
+from kinfed.engines.flower.environment import flower_environment
+
+START = 60.0
+"""Seconds a process may take to start; the machine may be busy with other tests."""
+
+
+class DeploymentError(AssertionError):
+    """Something did not happen in time; the message ends with the logs."""
+
+
+def free_port():
+    """A port that nobody listens on; another process may take it before it is used, so starts are tried again."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def wait_until(condition, seconds, what):
+    """Wait for a condition, and fail if it does not come true."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise DeploymentError(f"{what} did not happen within {seconds:g} s")
+
+
+def confined(*command):
+    """The command in a network namespace of its own: it has a loopback and no route to anywhere else."""
+    return ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *command]
+
+
+@dataclass
+class Process:
+    """A process in its own group, its log in a file."""
+
+    name: str
+    command: list
+    environment: dict
+    folder: Path
+    popen: subprocess.Popen | None = None
+
+    def start(self):
+        with self.log_path.open("ab") as log:
+            self.popen = subprocess.Popen(
+                self.command,
+                env=self.environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    @property
+    def log_path(self):
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def log(self):
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    @property
+    def running(self):
+        return self.popen is not None and self.popen.poll() is None
+
+    def kill(self):
+        """End the process and all it started, at once: what a power cut does."""
+        self._signal(signal.SIGKILL)
+        self.popen.wait(10)
+
+    def stop(self):
+        """Ask it to end, and insist."""
+        if self.popen is None:
+            return
+        self._signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(10)
+        self._signal(signal.SIGKILL)  # the group: helpers notice late that their parent is gone
+        self.popen.wait(10)
+
+    def _signal(self, number):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.popen.pid, number)
+
+
+@dataclass
+class Deployment:
+    """A SuperLink and its SuperNodes; use within ``with``.
+
+    With `simulation` there are no SuperNodes: runs are simulated on Ray, which listens on all interfaces whatever it is
+    told. Only start it in a network namespace of its own; see `confined`.
+    """
+
+    folder: Path
+    tls: bool = True
+    nodes: int = 3
+    simulation: bool = False
+    link_options: tuple = ()
+    port: int = 0
+    link: Process | None = None
+    supernodes: dict = field(default_factory=dict)
+    certificates: Certificates | None = None
+
+    def __enter__(self):
+        if self.simulation:
+            self.tls = False
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(exist_ok=True)
+        # The SuperExec looks for work every second by default.
+        self.environment = flower_environment(self.home) | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+        if self.tls:
+            keys = self.folder / "certificates"
+            keys.mkdir(exist_ok=True)
+            self.certificates = write_certificates(keys, nodes=self.nodes)
+        try:
+            self.start_link()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    @property
+    def home(self):
+        return self.folder / "home"
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    def start_link(self):
+        """Start the SuperLink and wait until it listens; one that was killed is started again at the same address."""
+        earlier = self.port
+        for _ in range(3):
+            self.port = earlier or free_port()
+            command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+            if self.tls:
+                made = self.certificates
+                command += ["--ssl-ca-certfile", str(made.authority), "--ssl-certfile", str(made.server_certificate)]
+                command += ["--ssl-keyfile", str(made.server_key), "--enable-supernode-auth"]
+            else:
+                command += ["--insecure", *(["--simulation"] if self.simulation else [])]
+            command += self.link_options
+            self.link = Process("superlink", command, self.environment, self.folder).start()
+            wait_until(lambda: self._listening() or not self.link.running, START, "the SuperLink's start")
+            if self.link.running:
+                self._write_connection()
+                return
+        raise DeploymentError(f"the SuperLink does not start:\n{self.logs()}")
+
+    def register(self, number, seconds=START):
+        """Register the key of a node at the SuperLink."""
+        return self.flwr("supernode", "register", str(self.certificates.public_keys[number]), "test", seconds=seconds)
+
+    def start_node(self, number, config="", key=None, authority=None, plaintext=False, extra=()):
+        """Start SuperNode `number` with node config text such as 'name="a" data="/path"'.
+
+        It uses, and registers, the key made for it; a `key` that is given is used as it is. With an `authority` it trusts
+        that one instead, and in `plaintext` it uses neither key nor certificate.
+        """
+        command = ["flower-supernode", "--superlink", self.address, "--host", "127.0.0.1", "--port", str(free_port())]
+        if plaintext or not self.tls:
+            command += ["--insecure"]
+        else:
+            if key is None:
+                self.register(number)
+            command += ["--root-certificates", str(authority or self.certificates.authority)]
+            command += ["--auth-supernode-private-key", str(key or self.certificates.node_keys[number])]
+        text = f"partition-id={number} {config}".strip()
+        node = Process(f"node-{number}", [*command, "--node-config", text, *extra], self.environment, self.folder).start()
+        self.supernodes[number] = node
+        return node
+
+    def wait_for_nodes(self, count=None, seconds=START):
+        """Wait until the nodes are connected."""
+        wanted = len(self.supernodes) if count is None else count
+        return wait_until(
+            lambda: sum("SuperNode ID:" in node.log for node in self.supernodes.values()) >= wanted, seconds, "connecting"
+        )
+
+    def run(self, app, config="", simulated=0, seconds=START):
+        """Start a run of an app folder, with that many simulated nodes if there are any; its identifier."""
+        options = ["-c", config] if config else []
+        if simulated:
+            cores = f"num-supernodes={simulated} client-resources-num-cpus=1 init-args-num-cpus=2"
+            options += ["--federation-config", cores]
+        done = self.flwr("run", str(app), "test", *options, "--format", "json", seconds=seconds)
+        return json.loads(done.stdout[done.stdout.index("{") :])["run-id"]
+
+    def status(self, run):
+        """Where a run is, such as "running" or "finished:completed"."""
+        done = self.flwr("ls", "test", "--run-id", str(run), "--format", "json")
+        return json.loads(done.stdout[done.stdout.index("{") :])["runs"][0]["status"]
+
+    def flwr(self, *arguments, seconds=START):
+        """Run the ``flwr`` command; a failure is an error with all that was printed."""
+        done = subprocess.run(
+            ["flwr", *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+        if done.returncode != 0:
+            raise DeploymentError(f"flwr {' '.join(arguments)} failed:\n{done.stdout}\n{done.stderr}\n{self.logs()}")
+        return done
+
+    def kill_server_app(self):
+        """Kill the process of the run that is on: the SuperLink and the nodes stay."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+                if b"flwr-serverapp" in command and self.address.encode() in command:
+                    found.append(int(entry.name))
+        if not found:
+            raise DeploymentError("no run is on")
+        for number in found:
+            os.kill(number, signal.SIGKILL)
+
+    def wait_for(self, path, seconds):
+        """Wait for a file that a run writes; its logs tell why it does not come."""
+        try:
+            wait_until(path.exists, seconds, f"{path.name}")
+        except DeploymentError as error:
+            raise DeploymentError(f"{error}\n{self.logs()}") from None
+        return path
+
+    def logs(self, lines=40):
+        """The ends of all logs."""
+        processes = [one for one in (self.link, *self.supernodes.values()) if one is not None]
+        return "\n".join(f"--- {one.name}\n" + "\n".join(one.log.splitlines()[-lines:]) for one in processes)
+
+    def stop(self):
+        """Stop everything, nodes first; nothing that was started here is left."""
+        for process in (*self.supernodes.values(), self.link):
+            if process is not None:
+                process.stop()
+
+    def _listening(self):
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def _write_connection(self):
+        security = f'root-certificates = "{self.certificates.authority}"' if self.tls else "insecure = true"
+        text = f'[superlink]\ndefault = "test"\n\n[superlink.test]\naddress = "{self.address}"\n{security}\n'
+        (self.home / "config.toml").write_text(text)
