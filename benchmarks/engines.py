@@ -15,10 +15,11 @@ from statistics import median
 
 import kinfed
 from kinfed.collaboration import Comparison
-from kinfed.engines.coordinator import Wishes, coordinate
+from kinfed.engines.coordinator import coordinate
 from kinfed.engines.federations import sites_of
 from kinfed.engines.flower.simulation import in_process_channel
 from kinfed.engines.in_process import InProcess
+from kinfed.engines.wishes import Wishes
 from kinfed.learners.neural import TorchLearner
 
 SHORT, LONG, REPEATS = 2, 12, 3

@@ -15,13 +15,14 @@ import kinfed
 from kinfed.collaboration import Comparison
 from kinfed.engines.agreement import Agreement
 from kinfed.engines.conversation import Patience, QuorumError
-from kinfed.engines.coordinator import Wishes, coordinate
+from kinfed.engines.coordinator import coordinate
 from kinfed.engines.federations import sites_of
 from kinfed.engines.in_process import InProcess
 from kinfed.engines.messages import Failure, Reply, Request, payload_bytes
 from kinfed.engines.outcome import Outcome
 from kinfed.engines.site_model import load_site_model
 from kinfed.engines.tasks import TASKS
+from kinfed.engines.wishes import Wishes
 from kinfed.federation import Agent, Federation
 from kinfed.learners.remote import remote_learner
 

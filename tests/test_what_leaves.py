@@ -24,7 +24,7 @@ import kinfed
 from kinfed.collaboration import Comparison
 from kinfed.engines.agreement import digest_of
 from kinfed.engines.conversation import Patience
-from kinfed.engines.coordinator import Wishes, coordinate
+from kinfed.engines.coordinator import coordinate
 from kinfed.engines.discretion import DOTS, discreet
 from kinfed.engines.federations import sites_of
 from kinfed.engines.in_process import InProcess
@@ -34,6 +34,7 @@ from kinfed.engines.outcome import Outcome
 from kinfed.engines.site import Site
 from kinfed.engines.tasks import NO_AGREEMENT, TASKS
 from kinfed.engines.tasks import answer as site_answer
+from kinfed.engines.wishes import Wishes
 from kinfed.federation import Federation
 
 torch = pytest.importorskip("torch")

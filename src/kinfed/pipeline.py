@@ -16,11 +16,12 @@ from numpy.typing import ArrayLike
 from kinfed.collaboration import Comparison, check_target, learner_for, rule_options, weigh_federation
 from kinfed.columns import group_labels
 from kinfed.data import Preparation
-from kinfed.engines.coordinator import Wishes, coordinate
+from kinfed.engines.coordinator import coordinate
 from kinfed.engines.federations import personalization_of, sites_of
 from kinfed.engines.flower.simulation import in_process_channel
 from kinfed.engines.in_process import InProcess
 from kinfed.engines.messages import Channel
+from kinfed.engines.wishes import Wishes
 from kinfed.errors import InputError
 from kinfed.evaluation import score_models
 from kinfed.federation import Federation

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.collaboration import Comparison
-from kinfed.engines.agreement import Agreement, learner_text
+from kinfed.engines.agreement import Agreement
 from kinfed.engines.audit import Absence, Audit
-from kinfed.engines.conversation import Conversation, Patience, whole_number
+from kinfed.engines.conversation import Conversation, Patience
 from kinfed.engines.gathering import Introduction, agree_on_recipe, introductions
+from kinfed.engines.joining import welcome
+from kinfed.engines.judging import evaluate
 from kinfed.engines.kept_weights import read_weights, weights_content
-from kinfed.engines.messages import Channel, Reply, Request
-from kinfed.engines.outcome import Joined, Outcome
-from kinfed.engines.store import Kept, Store
+from kinfed.engines.messages import Channel
+from kinfed.engines.outcome import Outcome
+from kinfed.engines.store import Store
 from kinfed.engines.weighing import weigh_across
+from kinfed.engines.wishes import Wishes
 from kinfed.engines.workshop import Sketchbook, Workshop
-from kinfed.errors import InputError
-from kinfed.evaluation import METRICS, Scores
 from kinfed.learners import Learner, Models, Progress
 from kinfed.learners.plan import USUAL_PLAN
 from kinfed.learners.remote import remote_learner
@@ -30,41 +28,6 @@ from kinfed.validation import one_of
 from kinfed.weights import RULES, Weights
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What is asked of a federation.
-
-    Attributes
-    ----------
-    rule : str
-        A key of `kinfed.RULES`.
-    options : mapping
-        Options of the rule; group labels are given by agent name.
-    comparison : Comparison
-        How agents are compared; it holds the seed.
-    standardise : bool
-    baselines : bool
-        Train learning alone and one common model beside the personal ones. Their models cross the wire too.
-    """
-
-    rule: str = "calibrated"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    comparison: Comparison = field(default_factory=Comparison)
-    standardise: bool = True
-    baselines: bool = True
-
-    def settings(self, learner: Learner) -> dict[str, Any]:
-        """All of it, as values that tell two runs apart."""
-        return {
-            "rule": self.rule,
-            "options": repr(sorted((name, _plain(value)) for name, value in self.options.items())),
-            "comparison": repr(self.comparison),
-            "standardise": self.standardise,
-            "baselines": self.baselines,
-            "learner": learner_text(learner),
-        }
 
 
 def coordinate(
@@ -112,8 +75,8 @@ def coordinate(
         _recall_sketches(workshop, store)
         weights = _weigh(workshop, wishes, store, progress)
         methods = _train(workshop, weights, wishes, store, progress)
-        scored = _evaluate(workshop, methods, weights, store)
-        joined = _welcome(workshop, wishes, weights, strangers)
+        scored = evaluate(workshop, methods, weights, store)
+        joined = welcome(workshop, wishes, weights, strangers)
         book.note("the run is complete")
     except BaseException as error:
         book.note(f"the run ended early: {error}")
@@ -133,11 +96,6 @@ def _audit(path: Path | None, store: Store) -> Audit:
         store.save("attendance", {"absences": [[one.agent, one.phase, one.reason] for one in missed]})
 
     return Audit(path, absences, keep)
-
-
-def _plain(value: Any) -> Any:
-    """Arrays as lists: long ones print shortened, and could not be told apart."""
-    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _gather(
@@ -189,24 +147,10 @@ def _weigh(workshop: Workshop, wishes: Wishes, store: Store, progress: Progress 
         if progress is not None:
             progress("calibrating", done, total)
 
-    weights = weigh_across(workshop, wishes.rule, _options(workshop.agreement, wishes), report=report)
+    weights = weigh_across(workshop, wishes.rule, wishes.rule_options(workshop.agreement), report=report)
     content = weights_content(weights)
     store.save("weights", content.settings, content.arrays)
     return weights
-
-
-def _options(agreement: Agreement, wishes: Wishes) -> dict[str, Any]:
-    """The rule's options, with group labels in the agents' order."""
-    options = dict(wishes.options)
-    if "groups" not in RULES[wishes.rule].needs:
-        return options
-    groups = options.get("groups")
-    if groups is None:
-        raise InputError(f"rule {wishes.rule!r} needs groups; give a label for every agent")
-    for name in agreement.names:
-        if name not in groups:
-            raise InputError(f"groups has no label for agent {name}; give one per agent")
-    return {**options, "groups": [groups[name] for name in agreement.names]}
 
 
 def _train(
@@ -234,92 +178,3 @@ def _train(
             rows = number * len(sizes) + np.arange(len(sizes))
             trained[name] = remote.unpack(remote.pack(together, rows), workshop.agreement.terms)
     return {name: trained[name] for name in ("local", "grand-mean", "personalized") if name in trained}
-
-
-def _evaluate(workshop: Workshop, methods: Mapping[str, Models], weights: Weights, store: Store) -> dict[str, Scores]:
-    """Every agent tests its own models at home, and keeps the personal one."""
-    agreement, metrics = workshop.agreement, METRICS[workshop.agreement.task]
-    kept = store.load("scores")
-    if kept is None:
-        values = np.full((len(agreement.names), len(methods), len(metrics)), np.nan)
-        sizes = np.zeros(len(agreement.names), dtype=np.int64)
-        requests = {
-            k: _evaluation(workshop, list(methods.values()), k, weights.matrix[k]) for k in range(len(agreement.names))
-        }
-        replies = workshop.ask("evaluation", requests, _score_check(len(methods), len(metrics)))
-        for k, reply in replies.items():
-            values[k], sizes[k] = reply.arrays["values"], reply.settings["rows"]
-        kept = Kept({}, {"values": values, "sizes": sizes})
-        store.save("scores", kept.settings, kept.arrays)
-    values, sizes = kept.arrays["values"], kept.arrays["sizes"]
-    if not sizes.any():
-        return {}
-    return {
-        name: Scores(
-            agreement.task,
-            agreement.names,
-            sizes,
-            {metric: np.ascontiguousarray(values[:, column, j]) for j, metric in enumerate(metrics)},
-        )
-        for column, name in enumerate(methods)
-    }
-
-
-def _evaluation(workshop: Workshop, methods: list[Models], row: int, weights: Array) -> Request:
-    remote = remote_learner(workshop.learner)
-    packed = [remote.pack(models, np.array([row])) for models in methods]
-    arrays = {name: np.concatenate([one[name] for one in packed]) for name in packed[0]}
-    names = workshop.agreement.names
-    told = {names[k]: float(weights[k]) for k in np.flatnonzero(weights > 0)}
-    return Request("evaluate", {"weights": told}, arrays)
-
-
-def _score_check(n_methods: int, n_metrics: int) -> Any:
-    def check(_: int, reply: Reply) -> str | None:
-        values, rows = reply.arrays["values"], reply.settings["rows"]
-        if values.shape != (n_methods, n_metrics) or values.dtype != np.float64 or np.isinf(values).any():
-            return "its scores are not what was asked for"
-        whole_number(rows)
-        return None if reply.arrays.keys() == {"values"} else "it holds more than was asked for"
-
-    return check
-
-
-def _welcome(
-    workshop: Workshop, wishes: Wishes, weights: Weights, strangers: Mapping[str, Introduction]
-) -> dict[str, Joined]:
-    """Weights and a model for agents that came late; nobody else's model changes."""
-    late = {**strangers, **introductions(workshop.conversation, workshop.learner)}
-    joined = {}
-    for name, one in late.items():
-        if name in workshop.agreement.names:
-            continue
-        try:
-            joined[name] = _join(workshop, wishes, weights, one)
-        except Exception as error:  # the federation's own work is done, and must not be lost to a newcomer
-            workshop.conversation.audit.missed(Absence(name, "joining", f"{type(error).__name__}: {error}"))
-    return joined
-
-
-def _join(workshop: Workshop, wishes: Wishes, weights: Weights, newcomer: Introduction) -> Joined:
-    """One sketch of the newcomer, its own row of weights, and a training of its model alone."""
-    agreement, views = workshop.agreement, range(len(workshop.agreement.embeddings))
-    wider = replace(
-        agreement,
-        names=(*agreement.names, newcomer.name),
-        sizes=np.append(agreement.sizes, newcomer.rows),
-    )
-    joining, own = Workshop(workshop.conversation, wider, workshop.learner), len(agreement.names)
-    sent = joining.sketches(None, views, agents=[own])
-    joining.known[None] = workshop.known[None].joined(sent)
-    options = _options(wider, wishes)
-    if weights.calibration is not None:
-        options["mixture"] = weights.calibration.mixture  # the federation has chosen already
-    row = weigh_across(joining, wishes.rule, options, targets=np.array([own]))
-    models = joining.fit_planned("training of a newcomer", joining.learner, row.matrix, weights.plan, lambda _: None)
-    request = _evaluation(joining, [models], 0, row.matrix[0])
-    metrics = METRICS[agreement.task]
-    reply = joining.ask("evaluation", {own: request}, _score_check(1, len(metrics)), quorum=0.0).get(own)
-    scores = {} if reply is None else dict(zip(metrics, reply.arrays["values"][0].tolist(), strict=True))
-    workshop.conversation.audit.note(f"agent {newcomer.name} came late and has weights and a model")
-    return Joined(newcomer.name, row, models, scores)

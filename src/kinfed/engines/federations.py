@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kinfed.engines.coordinator import Wishes
 from kinfed.engines.outcome import Outcome
 from kinfed.engines.site import Site
+from kinfed.engines.wishes import Wishes
 from kinfed.federation import Federation
 from kinfed.learners import Learner
 from kinfed.personalization import BASELINES, Personalization

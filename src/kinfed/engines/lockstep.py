@@ -23,7 +23,6 @@ class _Waiting:
     phase: str
     requests: Mapping[str, Request]
     check: Check
-    quorum: float | None
     answered: threading.Event = field(default_factory=threading.Event)
     found: dict[str, Reply] = field(default_factory=dict)
     error: BaseException | None = None
@@ -46,10 +45,10 @@ class Lockstep:
     def ask(
         self, phase: str, requests: Mapping[str, Request], check: Check, quorum: float | None = None
     ) -> dict[str, Reply]:
-        """Ask as `Conversation.ask` does, together with the other jobs."""
+        """Ask as `Conversation.ask` does, together with the other jobs; the quorum is that of the federation."""
         if self._closed is not None:
             raise self._closed
-        mine = _Waiting(phase, requests, check, quorum)
+        mine = _Waiting(phase, requests, check)
         self._posted.put(mine)
         mine.answered.wait()
         if mine.error is not None:
@@ -113,8 +112,7 @@ class Lockstep:
             return next((fault for fault in wrong if fault is not None), None)
 
         phase = ", ".join(dict.fromkeys(one.phase for one in waiting))
-        quorum = min((0.0 if one.quorum is not None else 1.0) for one in waiting)
-        found = self._conversation.ask(phase, joined, check, None if quorum else 0.0)
+        found = self._conversation.ask(phase, joined, check)
         for name in found:
             for one, part in zip(parts[name], separated[name], strict=True):
                 one.found[name] = part

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from kinfed.engines.conversation import fits, short_text
 from kinfed.engines.messages import Reply, Request
-from kinfed.engines.remote_trials import RemoteGradientAgents, RemoteTrials, off_simplex
-from kinfed.engines.workshop import Sketchbook, Workshop
+from kinfed.engines.remote_gradients import RemoteGradientAgents
+from kinfed.engines.remote_trials import RemoteTrials
+from kinfed.engines.workshop import Sketchbook, Workshop, off_simplex
 from kinfed.errors import InputError
 from kinfed.learners.remote import Form
 from kinfed.validation import one_of

@@ -24,6 +24,9 @@ from kinfed.weights.calibration.trials import Split
 
 Array = NDArray[np.float64]
 
+# A solved row is on the simplex up to rounding.
+_SIMPLEX = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class Sketchbook:
@@ -285,3 +288,9 @@ class Workshop:
 
 def _larger(first: float | None, second: float | None) -> float | None:
     return None if first is None or second is None else max(first, second)
+
+
+def off_simplex(rows: Array) -> str | None:
+    """Weights must be no less than zero and sum to one."""
+    bad = (rows < -_SIMPLEX).any() or (np.abs(rows.sum(axis=-1) - 1) > _SIMPLEX).any()
+    return "its weights are not on the simplex" if bad else None

@@ -9,9 +9,10 @@ from typing import Any
 
 from kinfed.collaboration import Comparison
 from kinfed.engines.conversation import Patience
-from kinfed.engines.coordinator import Wishes, coordinate
+from kinfed.engines.coordinator import coordinate
 from kinfed.engines.flower.options import MakeLearner, RunOptions, path_or_none
 from kinfed.engines.messages import Channel
+from kinfed.engines.wishes import Wishes
 from kinfed.errors import InputError
 
 AUDIT = "audit.jsonl"
