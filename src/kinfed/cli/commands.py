@@ -122,7 +122,8 @@ def personalize_command(
     result = _personalized(train, test, learner, rule, shift, seed, out, engine)
     _write(result, out)
     console = Console(soft_wrap=True)
-    for sentence in (*result.choices, str(result)):
+    exchanged = [] if result.exchange is None else result.exchange.describe()
+    for sentence in (*result.choices, *exchanged, str(result)):
         console.print(sentence, markup=False, highlight=False)
     console.print(f"Weights and scores of every agent are in {out / 'weights.csv'} and {out / 'scores.csv'}.")
 

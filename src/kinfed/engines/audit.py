@@ -102,9 +102,13 @@ class Audit:
             [(one.agent, one.phase, one.reason) for one in self.absences], columns=["agent", "phase", "reason"]
         )
 
-    def total(self, direction: str) -> int:
-        """All bytes in one direction."""
-        return sum(nbytes for (_, _, way), nbytes in self._bytes.items() if way == direction)
+    def describe(self) -> list[str]:
+        """What crossed, and who missed what, in sentences."""
+        total = Counter[str]()
+        for (_, _, direction), nbytes in self._bytes.items():
+            total[direction] += nbytes
+        crossed = f"{_size(total[TO_SERVER])} came from the agents, {_size(total[TO_AGENT])} went to them"
+        return [crossed, *map(str, self.absences)]
 
     def close(self) -> None:
         """Finish the file."""
@@ -117,3 +121,7 @@ class Audit:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             self._file.write(json.dumps({"time": stamp, **content}) + "\n")
             self._file.flush()
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e5 else f"{nbytes / 1e3:.1f} kB"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kinfed.engines.agreement import Agreement
-from kinfed.engines.audit import TO_AGENT, TO_SERVER, Audit
+from kinfed.engines.audit import Audit
 from kinfed.evaluation import Scores
 from kinfed.files import write_whole
 from kinfed.learners import Learner, Models
@@ -86,14 +86,8 @@ class Outcome:
 
     def sentences(self) -> list[str]:
         """The run in a few sentences."""
-        sent, received = self.audit.total(TO_AGENT), self.audit.total(TO_SERVER)
-        told = [
-            f"{len(self.agreement.names)} agents took part; {_size(received)} came from them, {_size(sent)} went to them",
-            *(str(absence) for absence in self.audit.absences),
+        return [
+            f"{len(self.agreement.names)} agents took part",
+            *self.audit.describe(),
+            *(f"agent {name} came late and has weights and a model" for name in self.joined),
         ]
-        told += [f"agent {name} came late and has weights and a model" for name in self.joined]
-        return told
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e5 else f"{nbytes / 1e3:.1f} kB"

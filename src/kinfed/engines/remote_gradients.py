@@ -15,7 +15,7 @@ from kinfed.engines.workshop import Workshop, off_simplex
 from kinfed.learners import Learner, Models
 from kinfed.learners.remote import Form, remote_learner
 from kinfed.weights.calibration.trials import Split
-from kinfed.weights.mirror_descent import Minimum
+from kinfed.weights.mirror_descent import Minimum, stacked_minima
 from kinfed.weights.rules.gradient_agents import GRADIENT_FEATURES
 
 Array = NDArray[np.float64]
@@ -59,12 +59,7 @@ class RemoteGradientAgents:
             self._solve(models, np.arange(start, min(start + step, len(targets))), targets[start : start + step], **how)
             for start in range(0, len(targets), step)
         ]
-        return Minimum(
-            np.vstack([part.weights for part in parts]),
-            np.concatenate([part.value for part in parts]),
-            np.concatenate([part.gap for part in parts]),
-            [stop for part in parts for stop in part.stop],
-        )
+        return stacked_minima(parts)
 
     def _solve(
         self,

@@ -114,6 +114,18 @@ def label_codes(federation: Federation) -> tuple[NDArray[Any], list[NDArray[np.i
     return classes, np.split(codes.astype(np.int64), ends)
 
 
+def known_codes(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDArray[np.int64]:
+    """One agent's labels as places among classes that are known already."""
+    places = {label: place for place, label in enumerate(classes.tolist())}
+    codes = np.array([places.get(label, -1) for label in labels.tolist()], dtype=np.int64)
+    if (codes < 0).any():
+        raise InputError(
+            f"agent {name} has the label {labels[codes.argmin()]!r}, which is not among the {len(places)} classes of the "
+            "federation; collect the classes again, or drop its rows"
+        )
+    return codes
+
+
 def _labelled(agent: Any, name: str) -> NDArray[Any]:
     if agent.y is None:
         raise InputError(f"agent {name} has no target; give y, or use an estimator that needs none")

@@ -8,6 +8,7 @@ longer than L allows and taken back where the inequality fails.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -56,6 +57,16 @@ class Minimum(NamedTuple):
     value: Array
     gap: Array
     stop: list[str]
+
+
+def stacked_minima(parts: Sequence[Minimum]) -> Minimum:
+    """The minima of several groups of targets as one."""
+    return Minimum(
+        np.vstack([part.weights for part in parts]),
+        np.concatenate([part.value for part in parts]),
+        np.concatenate([part.gap for part in parts]),
+        [stop for part in parts for stop in part.stop],
+    )
 
 
 def mirror_descent(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfed.errors import InputError
+from kinfed.learners.inputs import known_codes
 from kinfed.validation import points_array
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def pool_agent(
     """
     (X,) = _points([agent], [agent.name], dtype, dim)
     labels = _labels(agent.y, len(X), agent.name)
-    y = _encode(labels, task)[0] if classes is None else _known_codes(labels, classes, agent.name)
+    y = _encode(labels, task)[0] if classes is None else known_codes(labels, classes, agent.name)
     size = torch.tensor([len(X)])
     return Pool(
         X=torch.from_numpy(np.array(X, order="C")),
@@ -168,14 +169,3 @@ def _encode(labels: NDArray[Any], task: str) -> tuple[NDArray[Any], NDArray[Any]
     if len(classes) < 2:
         raise InputError(f"all agents have the one class {classes[0]}; a classifier needs two classes at least")
     return codes, classes
-
-
-def _known_codes(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDArray[np.int64]:
-    places = {label: place for place, label in enumerate(classes.tolist())}
-    codes = [places.get(label, -1) for label in labels.tolist()]
-    if -1 in codes:
-        raise InputError(
-            f"agent {name} has the label {labels[codes.index(-1)]!r}, which is not among the {len(classes)} classes of the "
-            "federation; collect the classes again, or drop its rows"
-        )
-    return np.array(codes, dtype=np.int64)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
 from kinfed.learners.base import Models
-from kinfed.learners.inputs import agents_columns, numeric_targets
+from kinfed.learners.inputs import agents_columns, known_codes, numeric_targets
 from kinfed.learners.remote.base import Arrays, Terms
 
 Array = NDArray[np.float64]
@@ -35,14 +35,7 @@ def agent_codes(agent: Agent, terms: Terms) -> NDArray[np.int64]:
     labels = _alone(agent, terms)[0].y
     if labels is None:
         raise InputError(f"agent {agent.name} has no target; give y, or use an estimator that needs none")
-    places = {label: place for place, label in enumerate(federation_classes(terms).tolist())}
-    codes = np.array([places.get(label, -1) for label in labels.tolist()], dtype=np.int64)
-    if (codes < 0).any():
-        raise InputError(
-            f"agent {agent.name} has the label {labels[codes.argmin()]!r}, which is not among the {len(places)} classes of "
-            "the federation; collect the classes again, or drop its rows"
-        )
-    return codes
+    return known_codes(labels, federation_classes(terms), agent.name)
 
 
 def federation_classes(terms: Terms) -> NDArray[Any]:

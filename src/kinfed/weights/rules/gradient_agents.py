@@ -27,7 +27,7 @@ from kinfed.weights.gradient_problem import (
     mean_gradients,
     true_directions,
 )
-from kinfed.weights.mirror_descent import Minimum, mirror_descent
+from kinfed.weights.mirror_descent import Minimum, mirror_descent, stacked_minima
 
 if TYPE_CHECKING:
     from kinfed.federation import Federation
@@ -194,12 +194,7 @@ class PooledGradientAgents:
             chosen = targets[start : start + step]
             answers = (exchange(start + row, int(target)) for row, target in enumerate(chosen))
             parts.append(weigh_answers(answers, chosen, sizes, c_q, strength, relative_gap))
-        return Minimum(
-            np.vstack([part.weights for part in parts]),
-            np.concatenate([part.value for part in parts]),
-            np.concatenate([part.gap for part in parts]),
-            [stop for part in parts for stop in part.stop],
-        )
+        return stacked_minima(parts)
 
 
 class Exchange:
