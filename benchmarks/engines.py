@@ -23,7 +23,6 @@ from kinfed.engines.wishes import Wishes
 from kinfed.learners.neural import TorchLearner
 
 SHORT, LONG, REPEATS = 2, 12, 3
-LIMIT_OVERHEAD, LIMIT_MEMORY = 3.0, 2.0
 
 
 def seconds(make_channel: object, n_agents: int, rounds: int, rule: str) -> float:

@@ -135,7 +135,7 @@ class RemoteTrials:
         requests = {
             int(k): Request(
                 "score",
-                {"columns": columns, "tell": tell, **self._left(split)},
+                {"columns": columns, "tell": tell, **self.workshop.left_classes(split)},
                 remote.pack(models, np.arange(len(members)) * len(agents) + place),
             )
             for place, k in enumerate(agents.tolist())
@@ -171,9 +171,6 @@ class RemoteTrials:
 
     def _book(self, split: Split | None) -> Any:
         return self.workshop.sketches(split, range(len(self.workshop.agreement.embeddings)))
-
-    def _left(self, split: Split) -> dict[str, Any]:
-        return self.workshop.left_classes(split)
 
     def _own_rows(self, split: Split | None, bases: Sequence[Base], targets: NDArray[np.int64]) -> list[Array]:
         """Rows of the targets, base by base; a target that does not answer keeps to itself."""
