@@ -3,10 +3,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo experiments reproduce test lint types imports check-format unit format benchmarks clean
+.PHONY: demo docs experiments reproduce test lint types imports check-format unit format benchmarks clean
 
 demo: .venv/.demo
 	$(BIN)/kinfed demo --out demo
+
+# The documentation site, built without network, every warning an error; open build/docs/index.html.
+docs: .venv/.docs
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 
 # The paper's experiments: `make experiments` installs what they need, `make reproduce` runs them all, for some three hours on
 # two cores. FEMNIST is run where its data are given: make reproduce FEMNIST=path/to/femnist.npz, and
@@ -14,7 +18,7 @@ demo: .venv/.demo
 experiments: .venv/.experiments
 
 reproduce: .venv/.experiments
-	for name in concept-shift covariate-shift early-stop feature-count identical-agents never-wrong calibrated-networks; do \
+	for name in concept-shift covariate-shift early-stop feature-count identical-agents never-wrong calibrated-networks leaderboard; do \
 		$(BIN)/kinfed reproduce $$name $(QUICK) --out results/$$name || exit 1; \
 	done
 	if [ -n "$(FEMNIST)" ]; then for name in femnist calibrated-femnist; do \
@@ -25,10 +29,10 @@ reproduce: .venv/.experiments
 test: lint check-format types imports unit
 
 lint: .venv/.dev
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs examples
 
 check-format: .venv/.dev
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks docs examples
 
 types: .venv/.dev
 	$(BIN)/mypy
@@ -36,19 +40,19 @@ types: .venv/.dev
 imports: .venv/.dev
 	$(BIN)/lint-imports --no-logo
 
-unit: .venv/.dev
-	$(BIN)/python -m pytest -n auto
+unit: .venv/.dev .venv/.browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto # a worker on every core: threads of matrix products would fight
 
 format: .venv/.dev
-	$(BIN)/ruff check --fix src tests benchmarks
-	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks docs examples
+	$(BIN)/ruff format src tests benchmarks docs examples
 
 benchmarks: .venv/.dev
 	$(PIP) --editable '.[benchmarks]'
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv demo results
+	rm -rf .venv build demo results docs/generated docs/gallery
 
 .venv/.made:
 	$(PYTHON) -m venv .venv
@@ -56,6 +60,10 @@ clean:
 
 .venv/.demo: .venv/.made pyproject.toml constraints.txt
 	$(PIP) --editable '.[examples]'
+	touch $@
+
+.venv/.docs: .venv/.made pyproject.toml constraints.txt
+	$(PIP) --editable '.[docs]'
 	touch $@
 
 .venv/.experiments: .venv/.made pyproject.toml constraints.txt
@@ -67,3 +75,9 @@ clean:
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[examples,dev]'
 	touch $@
+
+# The report is tested in a browser: Debian's chromium, installed where we may; without one those tests are skipped.
+.venv/.browser: .venv/.made
+	command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq \
+		&& apt-get install -qq -y --no-install-recommends chromium > /dev/null; } || true
+	if command -v chromium > /dev/null; then touch $@; else echo "there is no chromium: tests of the report in a browser are skipped"; fi

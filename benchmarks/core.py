@@ -17,7 +17,8 @@ from scipy import sparse
 from sklearn.kernel_approximation import RBFSampler
 
 import kinfed
-from benchmarks.timing import median_seconds, report
+from benchmarks.timing import report
+from kinfed.bench.timing import median_seconds
 from kinfed.weights.active_set import active_set
 from kinfed.weights.exponential_gradient import exponential_gradient
 from kinfed.weights.objective import SimplexProblem, q_aggregation_problem

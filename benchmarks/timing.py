@@ -1,20 +1,6 @@
-"""Medians over repeated runs; the machine is never quiet."""
+"""How timings are shown."""
 
 from __future__ import annotations
-
-import statistics
-import time
-from collections.abc import Callable
-from typing import Any
-
-
-def median_seconds(function: Callable[[], Any], repeats: int = 3) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def report(title: str, rows: list[tuple[str, float]], against: str) -> None:

@@ -642,6 +642,12 @@ def test_the_outcome_is_written_in_full(tmp_path: Path) -> None:
     with np.load(tmp_path / "out" / "models.npz") as models:
         np.testing.assert_array_equal(models["personalized/coefficients"], found.methods["personalized"].coefficients)
     assert pd.read_csv(tmp_path / "out" / "traffic.csv").bytes.sum() == found.audit.traffic.bytes.sum()
+    story = found.story()
+    assert story.diagnosis is None  # the rows are at the sites
+    assert story.comparisons["local"].first_mean == pytest.approx(scores["personalized"].mean())
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert f"Personal models of {B} sites" in page
+    assert "<h2" in page
 
 
 def test_learners_that_need_pooled_data_are_refused_before_anybody_is_asked() -> None:

@@ -137,6 +137,54 @@ def test_interval_covers_the_mean_about_as_often_as_it_says():
     assert 0.88 <= np.mean(covered) <= 0.99
 
 
+def test_ratio_interval_agrees_with_scipy():
+    rng = np.random.default_rng(0)
+    for n, spread in ((40, 0.3), (15, 1.0)):
+        second = rng.gamma(3.0, size=n)
+        first = 0.8 * second * rng.lognormal(sigma=spread, size=n)
+        expected = stats.bootstrap(
+            (first, second),
+            lambda one, two, axis: np.log(one.mean(axis=axis) / two.mean(axis=axis)),
+            n_resamples=10_000,
+            paired=True,
+            vectorized=True,
+            method="BCa",
+            rng=np.random.default_rng(1),
+        )
+        low, high = np.exp(expected.confidence_interval)
+        found = paired_comparison(first, second, higher_is_better=False, seed=2)
+        np.testing.assert_allclose(found.ratio_interval, (low, high), atol=0.08 * (high - low))
+        assert found.to_frame()[["ratio low", "ratio high"]].to_numpy().tolist() == [list(found.ratio_interval)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n_agents=st.integers(2, 15),
+    zeros=st.floats(0, 0.5),
+    shape=st.floats(0.05, 5.0),
+    seed=st.integers(0, 10_000),
+)
+def test_ratios_of_errors_are_never_negative(n_agents, zeros, shape, seed):
+    rng = np.random.default_rng(seed)
+    first, second = rng.gamma(shape, size=(2, n_agents)) * (rng.random((2, n_agents)) > zeros)
+    found = paired_comparison(first, second, higher_is_better=False)
+    low, high = found.ratio_interval
+    if min(first.mean(), second.mean()) <= 0:
+        assert np.isnan([low, high]).all()
+    elif np.isfinite(low):
+        assert 0 <= low <= high < np.inf
+    else:
+        assert np.isnan(high)
+        assert (second == 0).any()  # agents without any error may be all that is drawn
+
+
+def test_a_ratio_without_sense_has_no_interval():
+    for first, second in (([1.0], [2.0]), ([1.0, 2.0], [-1.0, -2.0]), ([0.0, 0.0], [1.0, 2.0]), ([1.0, 2.0], [0.0, 0.0])):
+        assert np.isnan(paired_comparison(first, second, higher_is_better=False).ratio_interval).all()
+    steady = paired_comparison([1.0, 2.0, 3.0], [2.0, 4.0, 6.0], higher_is_better=False)
+    assert steady.ratio_interval == pytest.approx((0.5, 0.5))
+
+
 def test_degenerate_comparisons():
     same = paired_comparison([1.0, 2.0], [1.0, 2.0], higher_is_better=True)
     assert (same.difference, same.interval, same.equal, same.verdict) == (0.0, (0.0, 0.0), 1.0, "undecided")

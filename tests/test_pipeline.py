@@ -217,3 +217,40 @@ def test_a_killed_run_resumes_and_ends_with_the_same_numbers(tmp_path):
     assert time.perf_counter() - began < 300
     first, second = np.load(tmp_path / "resumed.npy"), np.load(tmp_path / "straight.npy")
     assert first.tobytes() == second.tobytes()
+
+
+def test_a_report_tells_what_the_result_holds(result, tmp_path):
+    page = result.report(tmp_path / "new" / "folder", title="Agents & friends", settings={"seed": "0"}, command="kinfed x")
+    assert page == tmp_path / "new" / "folder" / "index.html"
+    text = page.read_text()
+    assert "Agents &amp; friends" in text
+    assert "kinfed x" in text
+    story = result.story()
+    assert story.weights is result.weights
+    assert str(story.comparisons["grand-mean"]) == str(result.compare("grand-mean"))
+    assert story.choices == tuple(result.choices)
+    assert story.diagnosis["covariate"].p_value == kinfed.diagnose(result.train)["covariate"].p_value
+
+
+def test_a_report_before_training_predicts(generated, tmp_path):
+    found = kinfed.prospect(generated.train, "similarity-test")
+    assert found.report(tmp_path).exists()
+    story = found.story()
+    assert not story.scored
+    expected = kinfed.predict_gain(generated.train, "similarity-test")
+    assert story.predicted.mean_gain == pytest.approx(expected.mean_gain)
+    assert kinfed.prospect(generated.train, "gradient").story().predicted is None  # models judge it, not embeddings
+
+
+@pytest.mark.parametrize("engine", ["in-process", "sites"])
+def test_groups_that_are_given_stand_in_the_report(generated, engine):
+    count = len(generated.train)
+    labels = [f"group {k % 2}" for k in range(count)]
+    result = kinfed.personalize(generated.train, rule="oracle", groups=labels, engine=engine)
+    assert result.story().groups == tuple(labels)
+    assert not any("group 1" in sentence for sentence in result.choices)
+
+
+def test_classes_are_no_broken_numbers(generated):
+    with pytest.raises(kinfed.InputError, match=r"holds .*, which is no class; for numbers use learner 'ridge'"):
+        kinfed.personalize(generated.train, learner="logistic")

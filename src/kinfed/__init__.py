@@ -8,7 +8,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from kinfed.collaboration import collaboration_weights, predict_gain
+from kinfed.collaboration import Prospect, collaboration_weights, diagnose, predict_gain, prospect
 from kinfed.data import (
     Generated,
     Preparation,
@@ -20,6 +20,7 @@ from kinfed.data import (
     read_federation,
     read_femnist,
 )
+from kinfed.diagnosis import Diagnosis, ShiftTest
 from kinfed.embedding import Embedding, choose_embedding
 from kinfed.errors import InputError, KinfedError, MissingExtraError, SketchError
 from kinfed.evaluation import PairedComparison, Scores, paired_comparison, score_models
@@ -56,6 +57,7 @@ __all__ = [
     "LEARNERS",
     "RULES",
     "Agent",
+    "Diagnosis",
     "Embedding",
     "Federation",
     "FourierFeatures",
@@ -77,10 +79,12 @@ __all__ = [
     "PolynomialFeatures",
     "PredictedGain",
     "Preparation",
+    "Prospect",
     "Recipe",
     "Rule",
     "Scores",
     "SecondMoments",
+    "ShiftTest",
     "Sketch",
     "SketchError",
     "TheoryTerms",
@@ -89,6 +93,7 @@ __all__ = [
     "collaboration_weights",
     "concept_shift",
     "covariate_shift",
+    "diagnose",
     "effective_dimension",
     "explicit_geometry",
     "feature_rotation",
@@ -107,6 +112,7 @@ __all__ = [
     "personalize",
     "predict_gain",
     "predict_gain_of_points",
+    "prospect",
     "q_aggregation",
     "read_federation",
     "read_femnist",

@@ -29,6 +29,8 @@ from kinfed.columns import (
     unknown,
 )
 from kinfed.errors import InputError
+from kinfed.markup import card, paragraph, table
+from kinfed.plotting.federation import FederationPlots
 from kinfed.splitting import derived_seed, held_out
 from kinfed.validation import FloatArray, positive
 
@@ -177,6 +179,11 @@ class Federation:
         target = "no target" if self.target is None and not self.has_target else f"target {self.target or 'y'!r}"
         return f"Federation({len(self)} agents, {self.sizes.sum()} points, {self.dim} columns, {target})"
 
+    def _repr_html_(self) -> str:
+        sizes = self.sizes
+        told = f"Agents hold {sizes.min():,} to {sizes.max():,} points, {np.median(sizes):,g} in the median."
+        return card(repr(self), paragraph(told), table(self.describe().set_index("agent"), "Agents and their data"))
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the agents."""
@@ -204,6 +211,11 @@ class Federation:
             isinstance(agent.X, np.ndarray) and agent.X.dtype.kind == "f" and bool(np.isfinite(agent.X).all())
             for agent in self.agents
         )
+
+    @property
+    def plot(self) -> FederationPlots:
+        """Figures: sizes, targets."""
+        return FederationPlots(self)
 
     def select(self, indices: Iterable[int]) -> Federation:
         """The agents of these indices, in this order."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
+from uuid import uuid4
 
 _PREFIX = ".writing-"
 
 
 def write_whole(path: Path, fill: Callable[[IO[bytes]], Any]) -> None:
     """Let `fill` write into a temporary file beside `path`, and give it that name only when it is complete."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_PREFIX)
+    temporary = path.parent / f"{_PREFIX}{uuid4().hex}"
+    # Opened so that the file has the rights any new file of this user has; those of tempfile are for one's own eyes.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             fill(file)
@@ -21,7 +23,7 @@ def write_whole(path: Path, fill: Callable[[IO[bytes]], Any]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

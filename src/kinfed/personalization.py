@@ -4,65 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.collaboration import weigh_federation
+from kinfed.collaboration import Prospect, weigh_federation
 from kinfed.data import Preparation
-from kinfed.embedding import Embedding
 from kinfed.errors import InputError
 from kinfed.evaluation import HIGHER_IS_BETTER, PairedComparison, Scores, paired_comparison
 from kinfed.federation import Agent, Federation
-from kinfed.learners import Learner, Models
+from kinfed.learners import Models
 from kinfed.learners.plan import fit_planned
+from kinfed.markup import card, listing, paragraph, table
+from kinfed.plotting.evaluation import PersonalizationPlots
+from kinfed.progress import Progress
 from kinfed.validation import one_of
-from kinfed.weights import RULES, Weights
+from kinfed.weights import Weights
 
 if TYPE_CHECKING:
     import pandas
 
     from kinfed.engines.audit import Audit
+    from kinfed.report import Story
 
 BASELINES = ("local", "grand-mean")
 
 
-@dataclass(frozen=True, eq=False)
-class Personalization:
-    """What `kinfed.personalize` found.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Personalization(Prospect):
+    """What `kinfed.personalize` found: a `Prospect`, and what came of it.
 
     Attributes
     ----------
-    weights : Weights
-        Who listens to whom.
     models : Models
         One personal model per agent, in the order of the federation.
     baselines : mapping from "local" and "grand-mean" to Models
     scored : mapping from method to Scores
         Empty without test data.
-    learner : Learner
-    train : Federation
-        The prepared training data.
-    preparation : Preparation
-        The rules that prepared it.
-    embeddings : tuple of Embedding
-        How agents were compared; the usual way first.
     exchange : Audit, optional
         What crossed between server and agents, and who missed what, where agents were sites of their own.
     """
 
-    weights: Weights
     models: Models
     baselines: Mapping[str, Models]
     scored: Mapping[str, Scores]
-    learner: Learner
-    train: Federation
-    preparation: Preparation
-    embeddings: tuple[Embedding, ...]
-    rule_options: Mapping[str, Any]
-    seed: int
     exchange: Audit | None = None
+
+    maker: ClassVar[str] = "personalize"
 
     @property
     def scores(self) -> pandas.DataFrame:
@@ -82,31 +71,12 @@ class Personalization:
     def compare(self, baseline: str = "local", *, level: float = 0.95) -> PairedComparison:
         """Personal models against a baseline, paired over agents, with a bootstrap interval."""
         self._need_test("compare")
-        one_of(baseline, BASELINES, "baseline")
-        metric = self.metric
-        return paired_comparison(
-            self.scored["personalized"][metric],
-            self.scored[baseline][metric],
-            higher_is_better=HIGHER_IS_BETTER[metric],
-            seed=self.seed,
-            level=level,
-            metric=metric,
-            first_name="personalized",
-            second_name=baseline,
-        )
+        return compared(self.scored, one_of(baseline, BASELINES, "baseline"), self.seed, level)
 
     @property
-    def choices(self) -> list[str]:
-        """What was done to the data, how agents were compared and which rule weighed them, in sentences."""
-        given = "".join(f", {name} {value!r}" for name, value in self.rule_options.items())
-        rule = self.weights.rule
-        return [
-            *self.preparation.describe(),
-            *self.embeddings[0].reasons,
-            f"rule {rule}{given}: {RULES[rule].summary}",
-            *([] if self.weights.calibration is None else self.weights.calibration.describe()),
-            f"learner {self.learner!r}",
-        ]
+    def plot(self) -> PersonalizationPlots:
+        """Figures: weights, map, network, effective_sample_size, why, scores, gains, calibration."""
+        return PersonalizationPlots(self)
 
     def predict(self, agent: str | int, X: ArrayLike) -> NDArray[Any]:
         """Predictions of an agent's personal model for raw rows of its columns."""
@@ -149,6 +119,25 @@ class Personalization:
         )
         return Newcomer(name, weights, model, self.preparation)
 
+    def story(
+        self,
+        *,
+        title: str | None = None,
+        settings: Mapping[str, str] | None = None,
+        command: str | None = None,
+        progress: Progress | None = None,
+    ) -> Story:
+        """What the report tells: the prospect, what the models reached, and what crossed."""
+        before = super().story(title=title, settings=settings, command=command, progress=progress)
+        exchange = self.exchange
+        return replace(
+            before,
+            scored=self.scored,
+            comparisons=comparisons(self.scored, self.seed),
+            traffic=None if exchange is None else exchange.traffic,
+            attendance=None if exchange is None else exchange.attendance,
+        )
+
     def _need_test(self, what: str) -> None:
         if not self.scored:
             raise InputError(f"{what} needs test data: call personalize(..., test=...)")
@@ -156,8 +145,40 @@ class Personalization:
     def __str__(self) -> str:
         lines = [repr(self.weights)]
         if self.scored:
-            lines += [str(self.compare(baseline)) for baseline in BASELINES]
+            lines += [str(self.compare(baseline)) for baseline in BASELINES if baseline in self.scored]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        if self.scored:
+            shown = table(self.scores, f"{self.metric} of every agent")
+        else:
+            shown = paragraph("Nothing is scored without test data: call personalize(..., test=...).")
+        advice = table(self.weights.explanation, "Whom every agent listens to", 6)
+        return card(f"Personal models of {len(self.train)} agents", listing(str(self).split("\n")), shown, advice)
+
+
+def compared(scored: Mapping[str, Scores], baseline: str, seed: int, level: float = 0.95) -> PairedComparison:
+    """Personal models against one baseline, by the leading metric."""
+    metric = scored["personalized"].metric
+    return paired_comparison(
+        scored["personalized"][metric],
+        scored[baseline][metric],
+        higher_is_better=HIGHER_IS_BETTER[metric],
+        seed=seed,
+        level=level,
+        metric=metric,
+        first_name="personalized",
+        second_name=baseline,
+    )
+
+
+def comparisons(scored: Mapping[str, Scores], seed: int) -> dict[str, PairedComparison]:
+    """Personal models against every baseline that was scored for an agent they were scored for."""
+    if "personalized" not in scored:
+        return {}
+    known = ~np.isnan(scored["personalized"][scored["personalized"].metric])
+    there = [name for name in BASELINES if name in scored and (known & ~np.isnan(scored[name][scored[name].metric])).any()]
+    return {name: compared(scored, name, seed) for name in there}
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +193,9 @@ class Newcomer:
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predictions for raw rows."""
         return self.models.predict(0, prepared_rows(self.preparation, self.name, X, None).X)
+
+    def _repr_html_(self) -> str:
+        return card(f"Newcomer {self.name}", table(self.weights.why(self.name), "Whom it listens to, and why"))
 
 
 def prepared_rows(preparation: Preparation, name: str, X: ArrayLike, y: ArrayLike | None) -> Agent:

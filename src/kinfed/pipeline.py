@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kinfed.collaboration import Comparison, check_target, learner_for, rule_options, weigh_federation
+from kinfed.collaboration import Comparison, check_target, grouped, learner_for, prospect, rule_options
 from kinfed.columns import group_labels
-from kinfed.data import Preparation
 from kinfed.engines.coordinator import coordinate
 from kinfed.engines.federations import personalization_of, sites_of
 from kinfed.engines.flower.simulation import in_process_channel
@@ -26,9 +25,10 @@ from kinfed.errors import InputError
 from kinfed.evaluation import score_models
 from kinfed.federation import Federation
 from kinfed.kernels import Kernel
-from kinfed.learners import Learner, Progress
+from kinfed.learners import Learner
 from kinfed.learners.plan import USUAL_PLAN, fit_planned
 from kinfed.personalization import BASELINES, Personalization
+from kinfed.progress import Progress
 from kinfed.validation import one_of
 from kinfed.weights import RULES
 
@@ -101,17 +101,28 @@ def personalize(
     check_target(train, minimiser.task)
     if test is not None and test.names != train.names:
         raise InputError("train and test must hold the same agents in the same order; use Federation.split")
-    comparison = Comparison(kernel, shift, n_features, sampling, seed)
+    train = grouped(train, groups)
     if engine != "in-process":
-        chosen = rule_options(train, rule, options, groups)
+        comparison = Comparison(kernel, shift, n_features, sampling, seed)
+        chosen = rule_options(train, rule, options)
         if "groups" in chosen:  # by name: an agent that cannot take part must not shift the labels of others
             chosen["groups"] = dict(zip(train.names, group_labels(chosen["groups"], train.names) or (), strict=True))
         wishes = Wishes(rule, chosen, comparison, standardise)
         return _across_sites(engine, train, test, minimiser, wishes, checkpoint, audit, progress)
-    preparation = Preparation.fit(train, standardise=standardise)
-    prepared = preparation.transform(train)
-    embeddings = comparison.embeddings(prepared, minimiser.task, rule)
-    weights = weigh_federation(prepared, embeddings, rule, minimiser, options, groups, seed=seed, progress=progress)
+    found = prospect(
+        train,
+        rule,
+        kernel,
+        minimiser,
+        seed,
+        shift=shift,
+        n_features=n_features,
+        sampling=sampling,
+        options=options,
+        standardise=standardise,
+        progress=progress,
+    )
+    prepared, weights = found.train, found.weights
     shares = prepared.sizes / prepared.sizes.sum()
     matrices = {
         "local": np.eye(len(prepared)),
@@ -134,19 +145,13 @@ def personalize(
     }
     scored = {}
     if test is not None:
-        held_out = preparation.transform(test)
+        held_out = found.preparation.transform(test)
         scored = {name: score_models(fitted, held_out, minimiser.task) for name, fitted in models.items()}
     return Personalization(
-        weights=weights,
+        **vars(found),
         models=models["personalized"],
         baselines={name: models[name] for name in BASELINES},
         scored=scored,
-        learner=minimiser,
-        train=prepared,
-        preparation=preparation,
-        embeddings=embeddings,
-        rule_options=dict(options or {}),
-        seed=seed,
     )
 
 

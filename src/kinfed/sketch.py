@@ -29,6 +29,8 @@ from kinfed.validation import points_array, without_rounding
 
 SKETCH_FORMAT = "kinfed-sketch"
 SKETCH_VERSION = 1
+FEW_ROWS = 300
+"""Rows below which a sketch is to be treated as the rows themselves: fewer could be found again from it."""
 
 _PARTS = 16
 # A mean of features may pass its bound by rounding alone, but by no more than this share of it.

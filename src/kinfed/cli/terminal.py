@@ -1,17 +1,23 @@
-"""What commands share: progress bars, and the folder results go to."""
+"""What commands share: sentences and JSON on standard output, bars on standard error, and the folder results go to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
+    SpinnerColumn,
     TaskID,
     TaskProgressColumn,
     TextColumn,
@@ -21,30 +27,68 @@ from rich.progress import (
 
 from kinfed.errors import InputError
 
-Out = Annotated[Path, typer.Option(help="Folder for the results.")]
-Seed = Annotated[int, typer.Option(help="Equal seeds give equal results.")]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the results.", rich_help_panel="Output")]
+Seed = Annotated[
+    int, typer.Option(min=0, metavar="NUMBER", help="Equal seeds give equal results.", rich_help_panel="Training")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON document on standard output, for machines.", rich_help_panel="Output")
+]
+
+
+def say(sentence: str) -> None:
+    """Print a sentence on standard output as it is: neither wrapped nor coloured."""
+    typer.echo(sentence)
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """Print one JSON document on standard output; numbers that are not finite become null, paths become text."""
+    typer.echo(json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def typed_command() -> str:
+    """The command as it was typed, quoted for a shell."""
+    return shlex.join(["kinfed", *sys.argv[1:]])
+
+
+class Bars:
+    """Progress on standard error: ``bars(what, done, total)`` moves a bar, ``with bars.step(what)`` turns a spinner."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Show how much of `what` is done; what has no total keeps moving."""
+        known = total or None
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(what, total=known)
+        self._progress.update(self._tasks[what], completed=done, total=known)
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Work whose end is not known: a line that lives as long as the block."""
+        task = self._progress.add_task(what, total=None)
+        try:
+            yield
+        finally:
+            self._progress.remove_task(task)
 
 
 @contextmanager
-def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Progress bars with the time left; nothing where the output is not a terminal."""
+def progress_bars(hidden: bool = False) -> Iterator[Bars]:
+    """Bars with the time left, which vanish at the end; none where standard error is not a terminal, or when `hidden`."""
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield progress
+    with Progress(*columns, console=console, disable=hidden or not console.is_terminal, transient=True) as progress:
+        yield Bars(progress)
 
 
 def made_folder(out: Path) -> Path:
@@ -52,5 +96,30 @@ def made_folder(out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"the folder {out} cannot be made: {error.strerror}") from None
+        reason = "there is a file of that name" if out.exists() else error.strerror
+        raise InputError(f"the folder {out} cannot be made: {reason}; give another folder") from None
     return out
+
+
+def check_folder(out: Path) -> None:
+    """Raise before anything is computed if results could not be written to the folder; nothing is made yet."""
+    existing = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise InputError(f"the folder {out} cannot be made: {existing} is a file; give another folder with --out")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"nothing can be written to {out}: Permission denied; give another folder with --out")
+
+
+def _plain(value: Any) -> Any:
+    """The value in the types JSON has."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

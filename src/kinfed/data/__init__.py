@@ -2,7 +2,8 @@
 
 `readers` is the one door to files (`tables`, `leaf` and `archive` behind it) and `femnist` the one to that data set, with
 `image_tables` for the form that needs an extra; `standardisation`, `rules` and `preparation` turn raw columns into numbers
-from per-column aggregates alone; `generators` draw federations from known `laws`.
+from per-column aggregates alone; `generators` draw federations from known `laws`. `catalogue` lists real federations to be
+had and fetches them.
 """
 
 from kinfed.data.femnist import read_femnist

@@ -72,7 +72,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     except ImportError:
         raise MissingExtraError(f"{path} is a Parquet file; to read it run: pip install pyarrow") from None
     except Exception as error:  # a damaged file can raise anything
-        raise InputError(f"{path} is not a Parquet file or is damaged ({_sentence(error)}); write it again") from None
+        raise InputError(f"{path} is not a Parquet file or is damaged ({first_sentence(error)}); write it again") from None
     # A named index holds data, often the agents; an unnamed one only numbers the rows.
     frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
     return frame.set_axis([str(column) for column in frame.columns], axis=1)
@@ -80,7 +80,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 def _read_text(path: Path, agent: str | None, as_text: Sequence[str]) -> pd.DataFrame:
     try:
-        header, separator = _header(path)
+        header, separator = table_header(path)
         names = [name or f"column {j}" for j, name in enumerate(header)]
         repeated = first_repeated(names)
         if repeated is not None:
@@ -104,9 +104,11 @@ def _read_text(path: Path, agent: str | None, as_text: Sequence[str]) -> pd.Data
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; save it again with that encoding") from None
     except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error) as error:
-        raise InputError(f"{path} is not a regular table ({_sentence(error)}); give every line the same cells") from None
+        raise InputError(
+            f"{path} is not a regular table ({first_sentence(error)}); give every line the same cells"
+        ) from None
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read ({_sentence(error)})") from None
+        raise InputError(f"{path} cannot be read ({first_sentence(error)})") from None
     if separator == ";":  # the cells are separated so because commas are decimal
         frame = frame.assign(**{name: _decimal_commas(frame[name]) for name in names if name not in (agent, *as_text)})
     # An unnamed first column holds the row names that pandas and R write: no property of the rows.
@@ -121,7 +123,7 @@ def _decimal_commas(values: pd.Series[Any]) -> pd.Series[Any]:
     return pd.to_numeric(texts.str.replace(",", ".")).reindex(values.index)
 
 
-def _header(path: Path) -> tuple[list[str], str]:
+def table_header(path: Path) -> tuple[list[str], str]:
     """Names in the first line that is not empty, and what separates them: tab in a TSV, else comma or semicolon."""
     open_text: Any = gzip.open if path.suffix.lower() == ".gz" else open
     with open_text(path, "rt", encoding="utf-8-sig", newline="") as text:
@@ -141,7 +143,8 @@ def _federation(
     columns = list(tables[0].columns)
     for column in (agent, target, *leave_out):
         if column is not None and column not in columns:
-            raise InputError(f"{source}: {unknown('column', column, columns)}{_header_hint(columns)}")
+            hint = " (every file is an agent here: leave out agent=...)" if column == agent and len(paths) > 1 else ""
+            raise InputError(f"{source}: {unknown('column', column, columns)}{hint or _header_hint(columns)}")
     if agent is not None and agent == target:
         raise InputError(f"{source}: column {agent!r} cannot be both the agent and the target")
     sizes = [len(table) for table in tables]
@@ -217,9 +220,15 @@ def _header_hint(columns: Sequence[str]) -> str:
 
 
 def _stem(path: Path) -> str:
+    """The agent that a file is named after."""
+    try:
+        path.name.encode()
+    except UnicodeEncodeError:
+        shown = path.name.encode(errors="backslashreplace").decode()
+        raise InputError(f"the name of the file {shown} is not UTF-8 text; rename it, as its agent is named so") from None
     return path.name[: -len(suffix_of(path))]
 
 
-def _sentence(error: BaseException) -> str:
+def first_sentence(error: BaseException) -> str:
     """The first line of an error from elsewhere, to stand inside a sentence."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -25,7 +25,7 @@ from kinfed.features import Recipe, features_from_recipe
 from kinfed.learners import Learner, Task
 from kinfed.learners.remote import Terms
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the messages; raised whenever an older agent could not answer."""
 
 

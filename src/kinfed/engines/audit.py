@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from kinfed.errors import InputError
+from kinfed.markup import card, paragraph, table
+from kinfed.plotting.audit import AuditPlots
 
 if TYPE_CHECKING:
     import pandas
@@ -102,6 +104,11 @@ class Audit:
             [(one.agent, one.phase, one.reason) for one in self.absences], columns=["agent", "phase", "reason"]
         )
 
+    @property
+    def plot(self) -> AuditPlots:
+        """Figures: traffic."""
+        return AuditPlots(self)
+
     def describe(self) -> list[str]:
         """What crossed, and who missed what, in sentences."""
         total = Counter[str]()
@@ -109,6 +116,15 @@ class Audit:
             total[direction] += nbytes
         crossed = f"{_size(total[TO_SERVER])} came from the agents, {_size(total[TO_AGENT])} went to them"
         return [crossed, *map(str, self.absences)]
+
+    def _repr_html_(self) -> str:
+        crossed = self.traffic.groupby(["phase", "direction"], sort=False)[["messages", "bytes"]].sum()
+        return card(
+            "Audit",
+            paragraph(self.describe()[0]),
+            table(crossed.reset_index(1), "What crossed, over all agents"),
+            *([table(self.attendance.set_index("agent"), "Who missed what")] if self.absences else []),
+        )
 
     def close(self) -> None:
         """Finish the file."""

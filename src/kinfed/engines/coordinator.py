@@ -21,9 +21,10 @@ from kinfed.engines.store import Store
 from kinfed.engines.weighing import weigh_across
 from kinfed.engines.wishes import Wishes
 from kinfed.engines.workshop import Sketchbook, Workshop
-from kinfed.learners import Learner, Models, Progress
+from kinfed.learners import Learner, Models
 from kinfed.learners.plan import USUAL_PLAN
 from kinfed.learners.remote import remote_learner
+from kinfed.progress import Progress
 from kinfed.validation import one_of
 from kinfed.weights import RULES, Weights
 
@@ -84,7 +85,7 @@ def coordinate(
     finally:
         channel.close()
         book.close()
-    return Outcome(workshop.agreement, learner, weights, methods, scored, joined, book)
+    return Outcome(workshop.agreement, learner, wishes, weights, methods, scored, joined, book)
 
 
 def _audit(path: Path | None, store: Store) -> Audit:

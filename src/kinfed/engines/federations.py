@@ -30,7 +30,7 @@ def personalization_of(outcome: Outcome, train: Federation, wishes: Wishes) -> P
         train=agreement.preparation.transform(there),
         preparation=agreement.preparation,
         embeddings=agreement.embeddings,
-        rule_options=dict(wishes.options),
+        rule_options=wishes.shown_options,
         seed=agreement.seed,
         exchange=outcome.audit,
     )

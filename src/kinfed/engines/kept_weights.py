@@ -16,14 +16,14 @@ from kinfed.weights.calibration.record import Calibration
 from kinfed.weights.evidence import Evidence
 
 _ROWS = ("matrix", "targets", "sizes", "risk", "objective", "gap")
+_EVIDENCE = ("squared_distances", "null_means", "freedom")
 _CHOICE = ("shares", "personal", "mean", "error", "versus_local", "versus_local_error")
 
 
 def weights_content(weights: Weights) -> Kept:
     """Weights as they are kept."""
     arrays: dict[str, NDArray[Any]] = {name: getattr(weights, name) for name in _ROWS}
-    arrays["squared_distances"] = weights.evidence.squared_distances
-    arrays["null_quantiles"] = weights.evidence.null_quantiles
+    arrays |= {name: getattr(weights.evidence, name) for name in _EVIDENCE}
     settings: dict[str, Any] = {"rule": weights.rule, "names": list(weights.names), "stop": list(weights.stop)}
     found = weights.calibration
     if found is not None:
@@ -58,7 +58,7 @@ def read_weights(kept: Kept) -> Weights:
         rule=kept.settings["rule"],
         names=tuple(kept.settings["names"]),
         stop=tuple(kept.settings["stop"]),
-        evidence=Evidence(np.asarray(kept.arrays["squared_distances"]), np.asarray(kept.arrays["null_quantiles"])),
+        evidence=Evidence(**{name: np.asarray(kept.arrays[name]) for name in _EVIDENCE}),
         calibration=calibration,
         **{name: kept.arrays[name] for name in _ROWS},
     )

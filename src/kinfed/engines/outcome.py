@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from kinfed.collaboration import choices_of
 from kinfed.engines.agreement import Agreement
 from kinfed.engines.audit import Audit
+from kinfed.engines.wishes import Wishes
 from kinfed.evaluation import Scores
 from kinfed.files import write_whole
 from kinfed.learners import Learner, Models
 from kinfed.learners.remote import remote_learner
+from kinfed.personalization import comparisons
+from kinfed.report import Story, write_report
 from kinfed.weights import Weights
 
 
@@ -36,6 +40,8 @@ class Outcome:
     ----------
     agreement : Agreement
     learner : Learner
+    wishes : Wishes
+        What was asked for.
     weights : Weights
     methods : mapping from "personalized", and the baselines, to Models
     scored : mapping from method to Scores
@@ -48,6 +54,7 @@ class Outcome:
 
     agreement: Agreement
     learner: Learner
+    wishes: Wishes
     weights: Weights
     methods: Mapping[str, Models]
     scored: Mapping[str, Scores]
@@ -55,7 +62,7 @@ class Outcome:
     audit: Audit
 
     def write(self, out: Path) -> None:
-        """Write weights, explanations, scores, models, traffic and attendance into a folder."""
+        """Write weights, explanations, scores, models, traffic, attendance and the report into a folder."""
         import pandas
 
         out.mkdir(parents=True, exist_ok=True)
@@ -83,6 +90,30 @@ class Outcome:
         write_whole(out / "models.npz", lambda file: np.savez(file, **arrays))
         self.audit.traffic.to_csv(out / "traffic.csv", index=False)
         self.audit.attendance.to_csv(out / "attendance.csv", index=False)
+        write_report(self.story(), out)
+
+    def story(self) -> Story:
+        """What the report tells; the rows are at the sites, so it holds no test of how they differ."""
+        agreement = self.agreement
+        choices = choices_of(
+            self.weights, agreement.preparation, agreement.embeddings, self.wishes.shown_options, self.learner
+        )
+        return Story(
+            title=f"Personal models of {len(agreement.names)} sites",
+            weights=self.weights,
+            scored=self.scored,
+            comparisons=comparisons(self.scored, agreement.seed),
+            predicted=None,
+            diagnosis=None,
+            choices=tuple(choices),
+            sketch_sizes=tuple(one.features.n_features for one in agreement.embeddings),
+            norm_bound=agreement.embeddings[0].norm_bound,
+            traffic=self.audit.traffic,
+            attendance=self.audit.attendance,
+            settings={name: str(value) for name, value in self.wishes.settings(self.learner).items()},
+            seed=agreement.seed,
+            command=None,
+        )
 
     def sentences(self) -> list[str]:
         """The run in a few sentences."""

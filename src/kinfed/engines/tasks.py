@@ -259,9 +259,8 @@ def _geometry(desk: Desk, request: Request, view: int) -> Geometry:
 def _row_arrays(found: Weights) -> dict[str, NDArray[Any]]:
     return {
         "row": found.matrix[0],
-        "numbers": np.array([found.risk[0], found.objective[0], found.gap[0]]),
+        "numbers": np.array([found.risk[0], found.objective[0], found.gap[0], found.evidence.freedom[0]]),
         "squared distances": found.evidence.squared_distances[0],
-        "null quantiles": found.evidence.null_quantiles[0],
     }
 
 

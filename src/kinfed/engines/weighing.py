@@ -74,22 +74,25 @@ def _own_rows(workshop: Workshop, rule: str, options: Mapping[str, Any], targets
         "norm bounds": {"0": book.norm_bounds[0]},
     }
     there = set(book.present)
+    most = workshop.agreement.embeddings[0].features.n_features
     everybody = book.arrays([0])
     requests = {int(t): Request("weights", settings, everybody) for t in targets if int(t) in there}
 
     def check(_: int, reply: Reply) -> str | None:
         numbers = reply.arrays.get("numbers")
         rows = {name: array for name, array in reply.arrays.items() if name != "numbers"}
-        forms = {name: Form(shape, "float64") for name in ("row", "squared distances", "null quantiles")}
-        if numbers is None or numbers.shape != (3,) or numbers.dtype != np.float64:
-            return "it has no risk, objective and gap"
+        forms = {name: Form(shape, "float64") for name in ("row", "squared distances")}
+        if numbers is None or numbers.shape != (4,) or numbers.dtype != np.float64:
+            return "it has no risk, objective, gap and effective dimension"
+        if not 1 <= numbers[3] <= most:
+            return f"its effective dimension is {numbers[3]:g}, outside 1 to {most}"
         short_text(reply.settings["stop"])
         return fits(rows, forms) or off_simplex(rows["row"])
 
     replies = workshop.ask("weights", requests, check)
     matrix = np.eye(n_agents)[targets]
-    numbers = np.full((len(targets), 3), np.nan)
-    distances, quantiles = np.full((2, len(targets), n_agents), np.nan)
+    numbers = np.full((len(targets), 4), np.nan)
+    distances = np.full((len(targets), n_agents), np.nan)
     stop = ["no answer: it keeps to itself"] * len(targets)
     for row, t in enumerate(targets.tolist()):
         if t in replies:
@@ -97,9 +100,9 @@ def _own_rows(workshop: Workshop, rule: str, options: Mapping[str, Any], targets
             matrix[row, book.present] = replies[t].arrays["row"]
             numbers[row] = replies[t].arrays["numbers"]
             distances[row, book.present] = replies[t].arrays["squared distances"]
-            quantiles[row, book.present] = replies[t].arrays["null quantiles"]
             stop[row] = str(replies[t].settings["stop"])
     agreement = workshop.agreement
+    scatter = _scatter(book, agreement.sizes)
     return Weights(
         matrix=matrix,
         rule=rule,
@@ -110,7 +113,7 @@ def _own_rows(workshop: Workshop, rule: str, options: Mapping[str, Any], targets
         objective=numbers[:, 1],
         gap=numbers[:, 2],
         stop=tuple(stop),
-        evidence=Evidence(distances, quantiles),
+        evidence=Evidence(distances, scatter[targets][:, None] + scatter, numbers[:, 3]),
     )
 
 
@@ -169,9 +172,15 @@ def _present_options(options: Mapping[str, Any], present: list[int]) -> dict[str
 def _risk(book: Sketchbook, sizes: NDArray[np.int64], matrix: Array, targets: NDArray[np.int64]) -> Array:
     """Unbiased risk of fixed weights, from the sketches."""
     means = np.zeros((len(sizes), book.means[0].shape[1]))
-    scatter = np.full(len(sizes), np.nan)
     means[book.present] = book.means[0]
-    scatter[book.present] = book.traces[0] / sizes[book.present]
+    scatter = _scatter(book, sizes)
     apart = matrix @ means - means[targets]
     own = matrix[np.arange(len(targets)), targets]
     return np.asarray(np.square(apart).sum(axis=1) + (2 * own - 1) * scatter[targets])
+
+
+def _scatter(book: Sketchbook, sizes: NDArray[np.int64]) -> Array:
+    """Expected squared error of every agent's mean; NaN for agents that are absent."""
+    scatter = np.full(len(sizes), np.nan)
+    scatter[book.present] = book.traces[0] / sizes[book.present]
+    return scatter

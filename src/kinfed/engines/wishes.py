@@ -49,6 +49,11 @@ class Wishes:
             "learner": learner_text(learner),
         }
 
+    @property
+    def shown_options(self) -> dict[str, Any]:
+        """The rule's options without the labels of groups, of which there is one for every agent."""
+        return {name: value for name, value in self.options.items() if name != "groups"}
+
     def rule_options(self, agreement: Agreement) -> dict[str, Any]:
         """The rule's options, with group labels in the agents' order."""
         options = dict(self.options)

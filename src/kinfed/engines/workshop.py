@@ -16,9 +16,10 @@ from kinfed.engines.messages import Reply, Request
 from kinfed.engines.site import split_terms
 from kinfed.engines.store import Recollection
 from kinfed.errors import SketchError
-from kinfed.learners import Learner, Models, Progress
+from kinfed.learners import Learner, Models
 from kinfed.learners.plan import Plan, StepwiseLearner
 from kinfed.learners.remote import Arrays, Form, Memory, Monitor, Question, Terms, remote_learner
+from kinfed.progress import Progress
 from kinfed.sketch import Sketch, check_sketch
 from kinfed.weights.calibration.trials import Split
 

@@ -18,7 +18,6 @@ from kinfed.errors import InputError
 from kinfed.evaluation import score_models
 from kinfed.experiments.calibrated_networks import method_colour, stage
 from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.figures import label, legend, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label
 from kinfed.experiments.never_wrong import OURS, chosen_table
 from kinfed.experiments.paper_settings import PAPER, repetition_seed
@@ -27,6 +26,7 @@ from kinfed.features import FourierFeatures
 from kinfed.federation import Federation
 from kinfed.kernels import Gaussian
 from kinfed.learners.plan import common_model, fit_planned
+from kinfed.plotting.style import label, legend, panels
 from kinfed.weights import explicit_geometry, weigh
 
 if TYPE_CHECKING:

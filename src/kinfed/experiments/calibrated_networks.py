@@ -16,7 +16,6 @@ from kinfed.data import Preparation, covariate_shift
 from kinfed.evaluation import score_models
 from kinfed.experiments.covariate_figures import architecture_size
 from kinfed.experiments.experiment import Conclusion, Part, PartProgress, check_settings
-from kinfed.experiments.figures import METHOD_COLOURS, colour, label, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value
 from kinfed.experiments.never_wrong import OURS, SIMPLER, Bound, chosen_table, judge, ratio_table
 from kinfed.experiments.paper_settings import PAPER, repetition_seed
@@ -24,8 +23,9 @@ from kinfed.experiments.summary import by_repetition, methods_table, ratio_with_
 from kinfed.features import FourierFeatures
 from kinfed.federation import Federation
 from kinfed.kernels import Gaussian
-from kinfed.learners import Progress
 from kinfed.learners.plan import fit_planned
+from kinfed.plotting.style import METHOD_COLOURS, colour, label, panels
+from kinfed.progress import Progress
 from kinfed.weights import explicit_geometry, weigh
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from kinfed.data import concept_shift
 from kinfed.experiments.crossings import crossing_with_error
 from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.figures import legend, mean_and_deviation, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
 from kinfed.experiments.paper_settings import EXACT, PAPER, LeastSquares, concept_geometry, repetition_seed
 from kinfed.experiments.summary import by_repetition, level, methods_table, over_repetitions, with_error
+from kinfed.plotting.style import legend, mean_and_deviation, panels
 from kinfed.weights import GEOMETRIC_RULES, RULES, weigh
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import numpy as np
 import pandas
 from numpy.typing import NDArray
 
-from kinfed.experiments.figures import colour, label, panels
 from kinfed.experiments.measurements import setting_label, setting_value
 from kinfed.experiments.summary import level, over_repetitions
+from kinfed.plotting.style import colour, label, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from kinfed.data import Generated, covariate_shift
 from kinfed.experiments.covariate_figures import architecture_size, error_figure, weights_figure
 from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.figures import label
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
 from kinfed.experiments.paper_settings import EXACT, PAPER, repetition_seed
 from kinfed.experiments.summary import (
@@ -28,6 +27,7 @@ from kinfed.experiments.summary import (
 from kinfed.features import FourierFeatures
 from kinfed.federation import Federation
 from kinfed.kernels import Gaussian
+from kinfed.plotting.style import label
 from kinfed.weights import GEOMETRIC_RULES, RULES, explicit_geometry, weigh
 
 Array = NDArray[np.float64]

@@ -12,10 +12,10 @@ import pandas
 
 from kinfed.data import concept_shift
 from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.figures import colour, label, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
 from kinfed.experiments.paper_settings import EXACT, PAPER, LeastSquares, concept_geometry, repetition_seed
 from kinfed.experiments.summary import over_repetitions, with_error
+from kinfed.plotting.style import colour, label, panels
 from kinfed.weights import weigh
 from kinfed.weights.active_set import active_set
 from kinfed.weights.exponential_gradient import exponential_gradient

@@ -12,11 +12,11 @@ import pandas
 
 from kinfed.data import Generated, concept_shift
 from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.figures import colour, legend, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, whole
 from kinfed.experiments.paper_settings import LeastSquares, concept_kernel, repetition_seed
 from kinfed.experiments.summary import by_repetition, level, over_repetitions, ratio_with_error, with_error
 from kinfed.features import FourierFeatures
+from kinfed.plotting.style import colour, legend, panels
 from kinfed.weights import Geometry, explicit_geometry, kernel_geometry, weigh
 
 if TYPE_CHECKING:

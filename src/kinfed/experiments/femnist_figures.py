@@ -10,9 +10,9 @@ import pandas
 from numpy.typing import NDArray
 
 from kinfed.experiments.experiment import Part
-from kinfed.experiments.figures import colour, label, legend, panels
 from kinfed.experiments.measurements import Findings
 from kinfed.experiments.paper_settings import PAPER
+from kinfed.plotting.style import colour, label, legend, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

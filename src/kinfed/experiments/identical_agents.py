@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from kinfed.errors import InputError
 from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.figures import colour, label, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
 from kinfed.experiments.paper_settings import EXACT, PAPER, repetition_seed
 from kinfed.experiments.summary import by_repetition, methods_table, over_repetitions, ratio_with_error, with_error
 from kinfed.features import FourierFeatures
 from kinfed.kernels import Gaussian
+from kinfed.plotting.style import colour, label, panels
 from kinfed.weights import GEOMETRIC_RULES, RULES, explicit_geometry, weigh
 
 if TYPE_CHECKING:

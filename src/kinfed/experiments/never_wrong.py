@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from kinfed.collaboration import collaboration_weights
 from kinfed.data import Generated, Preparation, concept_shift, no_structure
 from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.figures import colour, label, panels
 from kinfed.experiments.measurements import Findings, Measurement, setting_label
 from kinfed.experiments.paper_settings import PAPER, concept_geometry, repetition_seed
 from kinfed.experiments.summary import by_repetition, methods_table, ratio_with_error, with_error
-from kinfed.learners import Progress
 from kinfed.learners.ridge import Ridge
+from kinfed.plotting.style import colour, label, panels
+from kinfed.progress import Progress
 from kinfed.validation import one_of
 from kinfed.weights import weigh
 

@@ -11,6 +11,7 @@ from kinfed.experiments.experiment import Experiment
 from kinfed.experiments.feature_count import FeatureCount
 from kinfed.experiments.femnist import Femnist
 from kinfed.experiments.identical_agents import IdenticalAgents
+from kinfed.experiments.leaderboard import Leaderboard
 from kinfed.experiments.never_wrong import NeverWrong
 from kinfed.experiments.real_federations import RealFederations
 
@@ -25,4 +26,5 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
     RealFederations.name: RealFederations,
     CalibratedNetworks.name: CalibratedNetworks,
     CalibratedFemnist.name: CalibratedFemnist,
+    Leaderboard.name: Leaderboard,
 }

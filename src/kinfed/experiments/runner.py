@@ -28,13 +28,12 @@ from threadpoolctl import threadpool_limits
 
 from kinfed.errors import InputError, MissingExtraError
 from kinfed.experiments.experiment import Experiment, Part
-from kinfed.experiments.figures import save_figure
 from kinfed.experiments.measurements import Findings, load_findings, save_findings, tidy
 from kinfed.experiments.summary import Provenance, means_table, write_summary
 from kinfed.files import remove_unfinished
 from kinfed.parallel import available_cores
-
-Progress = Callable[[str, int, int], None]
+from kinfed.plotting.style import save_figure
+from kinfed.progress import Progress
 
 # Parts report their shares in steps of a thousandth.
 _SHARES = 1000

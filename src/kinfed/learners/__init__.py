@@ -3,7 +3,7 @@
 `kinfed.learners.scikit` and `kinfed.learners.neural` are imported when they are first used: so are scikit-learn and torch.
 """
 
-from kinfed.learners.base import ClassifierModels, Extent, Learner, Models, Progress, Task, UnsupervisedModels
+from kinfed.learners.base import ClassifierModels, Extent, Learner, Models, Task, UnsupervisedModels
 from kinfed.learners.logistic import Logistic, LogisticModels
 from kinfed.learners.registry import LEARNERS, make_learner
 from kinfed.learners.regression_moments import RegressionMoments, regression_moments, squared_error, stack_moments
@@ -17,7 +17,6 @@ __all__ = [
     "Logistic",
     "LogisticModels",
     "Models",
-    "Progress",
     "RegressionMoments",
     "Ridge",
     "RidgeModels",

@@ -6,7 +6,6 @@ the mean loss over the points of agent k.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kinfed.progress import Progress
+
 if TYPE_CHECKING:
     from kinfed.federation import Federation
 
 Task = Literal["regression", "classification", "unsupervised"]
-
-Progress = Callable[[str, int, int], None]
-"""Called as ``progress(what, done, total)`` while long work goes on."""
 
 
 @dataclass(frozen=True)

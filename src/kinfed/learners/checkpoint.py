@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kinfed.errors import InputError
 from kinfed.files import write_whole
-from kinfed.learners.base import Progress
+from kinfed.progress import Progress
 
 _MANIFEST = "checkpoint.json"
 _FORMAT = 1

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.learners.base import Extent, Progress, Task
+from kinfed.learners.base import Extent, Task
 from kinfed.learners.checkpoint import Arrays, Checkpoint, Counter, run_digest
 from kinfed.learners.descent import Minimum, lbfgs, newton
 from kinfed.learners.inputs import agents_columns, label_codes, simplex_rows, unique_rows
 from kinfed.learners.softmax import SoftmaxRisk, coefficient_penalties, frequency_intercepts
 from kinfed.parallel import map_on_cores
+from kinfed.progress import Progress
 from kinfed.validation import one_of, points_array, positive, positive_integer
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.errors import InputError
-from kinfed.learners.base import Learner, Models, Progress
+from kinfed.learners.base import Learner, Models
+from kinfed.progress import Progress
 
 if TYPE_CHECKING:
     from kinfed.federation import Federation

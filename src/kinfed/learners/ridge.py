@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.learners.base import Extent, Progress, Task
+from kinfed.learners.base import Extent, Task
 from kinfed.learners.checkpoint import Checkpoint, Counter, run_digest
 from kinfed.learners.inputs import agents_columns, numeric_targets, simplex_rows, unique_rows
 from kinfed.learners.regression_moments import RegressionMoments, regression_moments, stack_moments
 from kinfed.parallel import map_on_cores
+from kinfed.progress import Progress
 from kinfed.validation import nonnegative, points_array
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
 from kinfed.errors import InputError
-from kinfed.learners.base import Progress, Task
+from kinfed.learners.base import Task
 from kinfed.learners.checkpoint import Checkpoint, Counter, run_digest
 from kinfed.learners.inputs import agents_columns, label_codes, numeric_targets, simplex_rows, unique_rows
+from kinfed.progress import Progress
 from kinfed.validation import points_array
 
 if TYPE_CHECKING:

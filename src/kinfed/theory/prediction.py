@@ -29,12 +29,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from kinfed.errors import InputError
 from kinfed.evaluation import bootstrap_interval
+from kinfed.markup import card, listing, table
+from kinfed.plotting.theory import PredictedGainPlots
 from kinfed.theory.terms import TheoryTerms, theory_terms
 from kinfed.validation import FloatArray, agents_points, positive_integer
 from kinfed.weights import explicit_geometry, weigh
 
 if TYPE_CHECKING:
     import pandas
+
+    from kinfed.progress import Progress
 
 Array = NDArray[np.float64]
 
@@ -118,7 +122,14 @@ class PredictedGain:
         own = pandas.DataFrame(columns, index=pandas.Index(self.names, name="target"))
         return own.join(self.terms.to_frame())
 
+    @property
+    def plot(self) -> PredictedGainPlots:
+        """Figures: gains."""
+        return PredictedGainPlots(self)
+
     def __str__(self) -> str:
+        if len(self.names) == 1:
+            return f"agent {self.names[0]} is alone: there is nobody to learn from, and nothing to predict"
         known = ~np.isnan(self.gain)
         gain, clear = self.gain[known], _CLEAR * self.standard_error[known]
         low, high = self.interval
@@ -131,6 +142,13 @@ class PredictedGain:
             f"for rules that improve with more points): it saves for {np.sum(gain > 0)} of {len(gain)} agents, by more "
             f"than {_CLEAR:g} standard errors for {np.sum(gain > clear)}, and costs as much for {np.sum(-gain > clear)}\n"
             f"{self.terms}"
+        )
+
+    def _repr_html_(self) -> str:
+        return card(
+            "Predicted gain",
+            listing(str(self).split("\n")),
+            table(self.to_frame().drop(columns=self.terms.to_frame().columns), "Gain of every agent"),
         )
 
 
@@ -146,6 +164,7 @@ def predict_gain_of_points(
     folds: int = 10,
     level: float = 0.95,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> PredictedGain:
     """Predict the gain of a rule over learning alone from points that are embedded already.
 
@@ -162,6 +181,8 @@ def predict_gain_of_points(
         K, at least 3; agents with fewer points leave one out at a time.
     seed : int
         Of the division into folds.
+    progress : callable, optional
+        Called as ``progress("predicted gain", folds done, folds)``.
     """
     names, arrays = agents_points(points)
     n_folds = positive_integer(folds, "folds")
@@ -185,6 +206,8 @@ def predict_gain_of_points(
         still_to_come = variances - matrix**2 @ variances
         for t, (array, own) in enumerate(zip(arrays, fold_of, strict=True)):
             changes[t][own == fold] = held_out_change(shifts[t], means[t], array[own == fold]) + still_to_come[t]
+        if progress is not None:
+            progress("predicted gain", fold + 1, n_folds)
 
     saved = -np.array([change.mean() for change in changes])
     deviation = np.array([change.std(ddof=1) / np.sqrt(len(change)) for change in changes])

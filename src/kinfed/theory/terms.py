@@ -33,6 +33,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from kinfed.errors import InputError
+from kinfed.markup import card, listing, table
+from kinfed.plotting.theory import TheoryTermsPlots
 from kinfed.theory.distances import squared_mmd_errors, unbiased_squared_mmd
 from kinfed.validation import nonnegative, positive, positive_integer
 from kinfed.weights.geometry import Geometry
@@ -136,6 +138,11 @@ class TheoryTerms:
         }
         return pandas.DataFrame(columns, index=pandas.Index(self.names, name="target"))
 
+    @property
+    def plot(self) -> TheoryTermsPlots:
+        """Figures: terms."""
+        return TheoryTermsPlots(self)
+
     def __str__(self) -> str:
         total = float(self.alone.sum())
         low, point, high = (
@@ -148,6 +155,9 @@ class TheoryTerms:
             f"{self.members.shape[1]}) would save {point:.0%} of the squared error of the mean embedding; the noise of the "
             f"distances leaves {low:.0%} to {high:.0%} ({self.level:.0%} interval for every agent)"
         )
+
+    def _repr_html_(self) -> str:
+        return card("Terms of the bound", listing(str(self).split("\n")), table(self.to_frame(), "Terms of every target"))
 
 
 def theory_terms(

@@ -14,6 +14,7 @@ is on the safe side: a larger distance is evidence that the two differ.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +35,21 @@ class Evidence:
     ----------
     squared_distances : array of shape (T, B)
         Squared MMD of every target and agent (biased estimate).
-    null_quantiles : array of shape (T, B)
-        Quantile at `LEVEL` of that distance between agents of one distribution.
+    null_means : array of shape (T, B)
+        Mean :math:`s_t + s_k` of that distance between agents of one distribution.
+    freedom : array of shape (T,)
+        Effective dimension :math:`d^e` of every target.
     """
 
     squared_distances: Array
-    null_quantiles: Array
+    null_means: Array
+    freedom: Array
+
+    @cached_property
+    def null_quantiles(self) -> Array:
+        """Quantile at `LEVEL` of the distance between agents of one distribution, shape (T, B)."""
+        quantiles = 2 * gammaincinv(self.freedom / 2, LEVEL)  # of chi squared with that many degrees of freedom
+        return np.asarray(self.null_means * (quantiles / self.freedom)[:, None])
 
     @property
     def differ(self) -> NDArray[np.bool_]:
@@ -49,7 +59,5 @@ class Evidence:
 
 def evidence_of(geometry: Geometry) -> Evidence:
     """Evidence for and against kinship of every pair of target and agent."""
-    freedom = geometry.effective_dimensions
-    errors = geometry.scatter[geometry.targets][:, None] + geometry.scatter
-    quantiles = 2 * gammaincinv(freedom / 2, LEVEL)  # of chi squared with that many degrees of freedom
-    return Evidence(geometry.squared_distances, errors * (quantiles / freedom)[:, None])
+    means = geometry.scatter[geometry.targets][:, None] + geometry.scatter
+    return Evidence(geometry.squared_distances, means, geometry.effective_dimensions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 
 from kinfed.errors import InputError
 from kinfed.learners.plan import USUAL_PLAN, Plan
+from kinfed.markup import card, paragraph, table
+from kinfed.plotting.thumbnail import thumbnail
+from kinfed.plotting.weights import WeightsPlots
 from kinfed.validation import one_of
 from kinfed.weights.evidence import Evidence, evidence_of
 from kinfed.weights.geometry import Geometry
@@ -149,6 +153,11 @@ class Weights:
         """For each target "join", "stay local" or "too little data to say"; empty unless the rule is "calibrated"."""
         return () if self.calibration is None else tuple(self.calibration.advice(int(t)) for t in self.targets)
 
+    @property
+    def plot(self) -> WeightsPlots:
+        """Figures: matrix, map, network, effective_sample_size, why."""
+        return WeightsPlots(self)
+
     def to_frame(self) -> pandas.DataFrame:
         """The matrix as a table: a row per target, a column per agent."""
         import pandas
@@ -162,6 +171,17 @@ class Weights:
             f"Weights({self.rule}: {count} targets, {agents} agents, "
             f"median self weight {np.median(self.self_weight):.3f}, "
             f"median effective sample size {np.median(self.effective_sample_size):.1f})"
+        )
+
+    def _repr_html_(self) -> str:
+        times = np.median(self.effective_sample_size / self.sizes[self.targets])
+        counts = ", ".join(f"{word}: {count}" for word, count in Counter(self.advice).most_common())
+        return card(
+            repr(self),
+            paragraph(f"In the median a target learns from as good as {times:.1f} times its own points."),
+            *([paragraph(f"Advice: {counts}.")] if counts else []),
+            thumbnail(self.plot.weights_of_others(), "Weights, a row per target and a column per agent, kin side by side"),
+            table(self.explanation, "Whom every target listens to"),
         )
 
 

@@ -32,7 +32,7 @@ from kinfed.validation import nonnegative, one_of, positive, positive_integer
 
 if TYPE_CHECKING:
     from kinfed.federation import Federation
-    from kinfed.learners.base import Progress
+    from kinfed.progress import Progress
 
 Monitor = Callable[[int, TorchModels], None]
 """Called as ``monitor(epochs_done, models)`` during training."""

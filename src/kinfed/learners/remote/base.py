@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.federation import Agent
-from kinfed.learners.base import Models, Progress, Task
+from kinfed.learners.base import Models, Task
+from kinfed.progress import Progress
 
 Arrays = Mapping[str, NDArray[Any]]
 

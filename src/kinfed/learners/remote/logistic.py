@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kinfed.errors import InputError
 from kinfed.federation import Agent
-from kinfed.learners.base import Progress, Task
+from kinfed.learners.base import Task
 from kinfed.learners.descent import LARGEST_BOUND, Minimum, lbfgs, newton
 from kinfed.learners.inputs import simplex_rows, unique_rows
 from kinfed.learners.logistic import Logistic, LogisticModels
@@ -35,6 +35,7 @@ from kinfed.learners.remote.checks import (
 )
 from kinfed.learners.remote.distributed_risk import AgentsLostError, DistributedRisk, Overview
 from kinfed.learners.softmax import SoftmaxRisk
+from kinfed.progress import Progress
 
 Array = NDArray[np.float64]
 

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from kinfed.errors import InputError
 from kinfed.federation import Agent
-from kinfed.learners.base import Progress, Task
+from kinfed.learners.base import Task
 from kinfed.learners.neural.learner import TorchLearner
 from kinfed.learners.neural.models import History, TorchModels
 from kinfed.learners.remote.base import Arrays, Ask, Form, Memory, Monitor, Question, Terms
 from kinfed.learners.remote.neural_agent import AgentSide
 from kinfed.learners.remote.neural_server import train
 from kinfed.learners.remote.neural_terms import known_classes, quantity, tensor_of, untried_network
+from kinfed.progress import Progress
 
 # A model that moves further than this many times its own length in one round has diverged, or is no honest answer.
 _FURTHEST = 1e3

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfed.errors import InputError
-from kinfed.learners.base import Progress
 from kinfed.learners.inputs import simplex_rows
 from kinfed.learners.neural.lanes import group_rows, start_parameters
 from kinfed.learners.neural.learner import TorchLearner
@@ -26,6 +25,7 @@ from kinfed.learners.neural.optimisers import Optimiser
 from kinfed.learners.neural.setting import make_optimiser, torch_threads
 from kinfed.learners.remote.base import Arrays, Ask, Memory, Monitor, Question, Terms
 from kinfed.learners.remote.neural_terms import known_classes, quantity, tensor_of, untried_network
+from kinfed.progress import Progress
 from kinfed.validation import positive_integer
 
 IN_FLIGHT = 2**27

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.federation import Agent
-from kinfed.learners.base import Progress, Task
+from kinfed.learners.base import Task
 from kinfed.learners.checkpoint import Counter
 from kinfed.learners.inputs import simplex_rows, unique_rows
 from kinfed.learners.regression_moments import RegressionMoments, regression_moments
@@ -29,6 +29,7 @@ from kinfed.learners.remote.checks import (
 )
 from kinfed.learners.ridge import Ridge, RidgeModels, ridge_coefficients
 from kinfed.parallel import map_on_cores
+from kinfed.progress import Progress
 
 Array = NDArray[np.float64]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,16 +12,17 @@ from numpy.typing import NDArray
 
 from kinfed.embedding import X_ONLY, Embedding
 from kinfed.errors import InputError
-from kinfed.learners.base import Extent, Learner, Progress
+from kinfed.learners.base import Extent, Learner
 from kinfed.learners.gradients import has_gradients
 from kinfed.learners.plan import StepwiseLearner
+from kinfed.progress import Progress
 from kinfed.validation import positive_integer
 from kinfed.weights.calibration.choice import choose
 from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Member, family, neighbours, thrifty_family
 from kinfed.weights.calibration.folds import SMALLEST
 from kinfed.weights.calibration.pooled import PooledTrials
 from kinfed.weights.calibration.race import Course, Raced, race_agents, race_steps
-from kinfed.weights.calibration.record import Calibration
+from kinfed.weights.calibration.record import NEGATIVE_SCORE, Calibration
 from kinfed.weights.calibration.scores import cross_validate
 from kinfed.weights.calibration.trials import AgentScores, Trials
 from kinfed.weights.geometry import Geometry
@@ -34,7 +36,7 @@ Array = NDArray[np.float64]
 QUICK_OPERATIONS = 2e12
 """Arithmetic up to which the whole family is cross-validated; above it, members race."""
 
-LOSSES = {"regression": "squared error", "classification": "Brier score", "unsupervised": "score"}
+LOSSES = {"regression": "squared error", "classification": "Brier score", "unsupervised": NEGATIVE_SCORE}
 
 
 @dataclass(frozen=True)
@@ -195,10 +197,13 @@ def _exchanged(raced: Raced, views: Views, thrifty: bool) -> tuple[str, ...]:
     if len(raced.members) == 1:
         return ()
     used = sorted({member.base.view for member in raced.members if member.base.view is not None})
-    sketches = ", ".join(str(views.lengths[view]) for view in used)
+    lengths = Counter(views.lengths[view] for view in used)
+    sketches = " and ".join(
+        f"{count} {'sketch' if count == 1 else 'sketches'} of {length}" for length, count in lengths.items()
+    )
     looks = ", its mean loss of every member that was looked at" if thrifty else ""
     sentences = [
-        f"for every split an agent shared sketches of {sketches} numbers{looks}, and in the end means and covariances of "
+        f"for every split an agent shared {sketches} numbers{looks}, and in the end means and covariances of "
         "the members' losses over its points"
     ]
     if any(member.base.learns for member in raced.members):

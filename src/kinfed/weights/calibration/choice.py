@@ -66,8 +66,8 @@ class Choice:
     error : array of shape (M,)
         Standard error over agents of the difference of that mean to the chosen member's.
     versus_local : array of shape (B,)
-        Posterior mean of the agent's personal member minus learning alone, in units of the agent's scale; NaN without
-        scores.
+        Posterior mean of the agent's personal member minus learning alone, in units of the agent's scale (see
+        `agent_scales`): an estimate from its own scores and everybody's, no share of its own loss; NaN without scores.
     versus_local_error : array of shape (B,)
         Its posterior standard deviation.
     """

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinfed.markup import card, listing, table
+from kinfed.plotting.calibration import CalibrationPlots
 from kinfed.weights.calibration.choice import Choice
 from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Member
 
@@ -14,6 +16,12 @@ if TYPE_CHECKING:
     import pandas
 
 JOIN, STAY, UNKNOWN = "join", "stay local", "too little data to say"
+
+CLEAR_DEVIATIONS = 1.0
+"""Posterior standard deviations beyond which an agent is advised to join or to stay local."""
+
+NEGATIVE_SCORE = "negative score"
+"""The loss of learners without a target: minus what they call their score. It may be negative, so it has no shares."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +53,25 @@ class Calibration:
     thrifty: bool = False
 
     @property
+    def has_shares(self) -> bool:
+        """Whether a difference of the loss can be told as a share of it; otherwise it is told in units typical of it."""
+        return self.loss != NEGATIVE_SCORE
+
+    @property
+    def judged(self) -> bool:
+        """Whether any agent held points out and judged the members on them."""
+        return bool(np.isfinite(self.choice.versus_local).any())
+
+    @property
     def member(self) -> Member:
         """The best member for the federation."""
         return self.members[self.choice.chosen]
+
+    @property
+    def common(self) -> int | None:
+        """The best member that trains one common model for all; None if there is none."""
+        found = [place for place, one in enumerate(self.members) if one.base == GRAND_MEAN and not one.own]
+        return min(found, key=self._score, default=None)
 
     @property
     def mixture(self) -> dict[Member, float]:
@@ -68,8 +92,9 @@ class Calibration:
     def table(self) -> pandas.DataFrame:
         """A row per member, the best first.
 
-        Columns: score (mean, relative to learning alone), standard error (of the difference to the best), share (in the
-        federation's weights), own choice of (how many agents took it for themselves).
+        Columns: score (mean, relative to learning alone; a negative score in units typical of it), standard error (of the
+        difference to the best), share (in the federation's weights), own choice of (how many agents took it for
+        themselves).
         """
         import pandas
 
@@ -86,8 +111,16 @@ class Calibration:
         )
         return frame.sort_values("score", kind="stable")
 
+    @property
+    def plot(self) -> CalibrationPlots:
+        """Figures: scores."""
+        return CalibrationPlots(self)
+
     def price(self, place: int) -> tuple[float, float]:
-        """How much higher the score would be with that member for all, relative to the best one, and its error."""
+        """How much higher the score would be with that member for all, and its error.
+
+        Both are relative to the best member; a negative score is told in units typical of it.
+        """
         unit = self._unit(self.choice.chosen)
         more = self.choice.mean[place] - self.choice.mean[self.choice.chosen]
         return float(more / unit), float(self.choice.error[place] / unit)
@@ -98,7 +131,7 @@ class Calibration:
         member = self.members[self.choice.personal[agent]]
         if member.base == LOCAL and not member.plan.warm and np.isfinite(versus):
             return STAY
-        if np.isnan(versus) or abs(versus) <= error:
+        if np.isnan(versus) or abs(versus) <= CLEAR_DEVIATIONS * error:
             return UNKNOWN
         return JOIN if versus < 0 else STAY
 
@@ -108,23 +141,28 @@ class Calibration:
         if len(self.mixture) > 1:
             share = self.mixture[self.member]
             sentences.append(f"it has {share:.0%} of the weights, {len(self.mixture) - 1} others about as good the rest")
-        common = [place for place, one in enumerate(self.members) if one.base == GRAND_MEAN and not one.own]
-        prices = {"learning alone": self.local, "one common model": min(common, key=self._score, default=self.local)}
+        prices = {"learning alone": self.local, "one common model": self.local if self.common is None else self.common}
         for name, place in prices.items():
             price, error = self.price(place)
             told = np.isfinite(price) and place != self.choice.chosen
             if told and not (name != "learning alone" and place == self.local):
-                sentences.append(f"{name} instead would cost {price:+.1%} ± {error:.1%} of the {self.loss}")
+                shares = f"{price:+.1%} ± {error:.1%} of the {self.loss}"
+                units = f"{price:+.3g} ± {error:.2g} units of the {self.loss}"
+                sentences.append(f"{name} instead would cost {shares if self.has_shares else units}")
         own = int((self.choice.personal != self.choice.chosen).sum())
-        sentences.append(f"{own} of {len(self.choice.personal)} agents do better with a choice of their own")
+        departs = "does better with a choice of its own" if own == 1 else "do better with a choice of their own"
+        sentences.append(f"{own} of {len(self.choice.personal)} agents {departs}")
         advice = [self.advice(agent) for agent in range(len(self.choice.personal))]
         sentences.append(", ".join(f"{advice.count(word)} {word}" for word in (JOIN, STAY, UNKNOWN)))
         return [*sentences, *self.exchanged]
 
+    def _repr_html_(self) -> str:
+        return card("Calibration", listing(self.describe()), table(self.table, f"Members by their {self.loss}"))
+
     def _unit(self, place: int) -> float:
         """A member's mean score, to express others in; scores that may be zero or negative are left as they are."""
         score = float(self.choice.mean[place])
-        return score if score > 0 else 1.0
+        return score if score > 0 and self.has_shares else 1.0
 
     def _score(self, place: int) -> float:
         return float(np.nan_to_num(self.choice.mean[place], nan=np.inf))

@@ -102,6 +102,7 @@ def cross_validate(
         if len(judges) and trials.can_train(split):
             _score(trials, split, learner, members, judges)
 
+    progress(0, len(splits))
     trials.each(splits, judge, progress)
     return trials.tally(members)
 

@@ -1,0 +1,169 @@
+"""Options in a TOML file: ``--config FILE`` reads them, and every run writes the ones it used to ``settings.toml``.
+
+A key is the name of an option without its dashes, DATA is ``data``, and options of the form NAME=VALUE are tables, such as
+``[rule-options]``. What is typed goes before the file, the file before the defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import typer
+
+from kinfed.errors import InputError
+
+PAIR = "NAME=VALUE"
+"""How an option that becomes a table in the file shows its value."""
+
+SETTINGS = "settings.toml"
+_NOT_IN_FILES = ("config", "json", "help")
+
+
+class SettingsError(InputError):
+    """A file of options that cannot be read: exit code 2, as for a command line."""
+
+
+def filled_from_file(context: typer.Context, parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Make the file's options the defaults of the command; the callback of ``--config``."""
+    if path is not None:
+        context.default_map = {**(context.default_map or {}), **_defaults(path, context.command)}
+    return path
+
+
+def used_settings(context: click.Context) -> dict[str, Any]:
+    """All options of a run by their key, as they were typed, read or left at their default; what is unset is not there."""
+    found: dict[str, Any] = {}
+    for key, parameter in _keys(context.command).items():
+        value = context.params.get(parameter.name or "")
+        if value is None or value in ([], ()):
+            continue
+        if parameter.metavar == PAIR:
+            found[key] = dict(map(pair, value))
+        elif isinstance(value, list | tuple):
+            found[key] = list(value)
+        else:
+            found[key] = str(value) if isinstance(value, Path) else value
+    return found
+
+
+def settings_text(command: str, version: str, settings: Mapping[str, Any]) -> str:
+    """A file that ``--config`` reads: options first, then tables."""
+    plain = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
+    tables = {key: value for key, value in settings.items() if isinstance(value, Mapping)}
+    lines = [f"# {command} of version {version}; to run it again: {command} --config {SETTINGS} --out FOLDER"]
+    lines += [f"{key} = {toml_value(value)}" for key, value in plain.items()]
+    for key, table in tables.items():
+        lines += ["", f"[{key}]", *(f"{_table_key(name)} = {toml_value(value)}" for name, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def pair(text: str) -> tuple[str, Any]:
+    """Name and value of NAME=VALUE, the value a TOML one (300, 0.1, true, [8, 8]) and anything else text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise InputError(f"{text!r} is not an option; write it as {PAIR}, such as steps=300")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value.strip()
+    return name.strip(), parsed["value"] if list(parsed) == ["value"] else value.strip()
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """The valid name most like a mistyped one."""
+    candidates = list(valid)
+    return (difflib.get_close_matches(name, candidates, n=1, cutoff=0) or candidates)[0]
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return _quoted(value)
+
+
+def _defaults(path: Path, command: click.Command) -> dict[str, Any]:
+    """What the file says, by the name of the command's parameter."""
+    keys = _keys(command)
+    found: dict[str, Any] = {}
+    for key, value in _loaded(path).items():
+        if key not in keys:
+            raise SettingsError(f"{path}: there is no key {key!r}; did you mean {nearest(key, keys)!r}?")
+        found[keys[key].name or ""] = _checked(path, key, keys[key], value)
+    return found
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors may add a mark
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not TOML: {str(error)[:1].lower()}{str(error)[1:]}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path} is not UTF-8 text; save it again with that encoding") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}; give a TOML file with --config") from None
+
+
+def _keys(command: click.Command) -> dict[str, click.Parameter]:
+    """The command's parameters by the key they have in a file."""
+    found = {}
+    for parameter in command.params:
+        name = max(parameter.opts, key=len).lstrip("-") if parameter.param_type_name == "option" else parameter.name or ""
+        if name not in _NOT_IN_FILES:
+            found[name + "s" if parameter.metavar == PAIR else name] = parameter
+    return found
+
+
+def _checked(path: Path, key: str, parameter: click.Parameter, value: Any) -> Any:
+    """The value as the command line would have given it, or an error that names key, value and what is expected."""
+    if parameter.metavar == PAIR:
+        if not isinstance(value, Mapping):
+            raise SettingsError(f"{path}: {key} is {toml_value(value)}; write it as a table, [{key}]")
+        return [f"{name}={toml_value(one)}" for name, one in value.items()]
+    many = bool(getattr(parameter, "multiple", False))
+    for one in value if many and isinstance(value, list) else [value]:
+        expected = _expected(parameter.type, one)
+        if expected is not None:
+            raise SettingsError(f"{path}: {key} is {_shown(one)}; {expected} is expected")
+        try:
+            parameter.type.convert(one, parameter, None)
+        except click.BadParameter as error:
+            raise SettingsError(f"{path}: {key} is {_shown(one)}; {error.message.rstrip('.')}") from None
+    return [value] if many and not isinstance(value, list) else value
+
+
+def _expected(kind: click.ParamType, value: Any) -> str | None:
+    """What a value of the wrong type should have been; None if the type is right."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(kind, click.types.BoolParamType):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(kind, click.types.IntParamType):
+        return None if number and isinstance(value, int) else "a whole number"
+    if isinstance(kind, click.types.FloatParamType):
+        return None if number else "a number"
+    if isinstance(kind, click.types.StringParamType | click.Path):
+        return None if isinstance(value, str) and value.isprintable() else "text in quotes, on one line,"
+    return None if number or isinstance(value, str) else kind.name
+
+
+def _shown(value: Any) -> str:
+    return "a table" if isinstance(value, Mapping) else toml_value(value)
+
+
+def _table_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _quoted(text: Any) -> str:
+    return json.dumps(str(text), ensure_ascii=False).replace("\x7f", "\\u007f")

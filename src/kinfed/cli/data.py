@@ -1,0 +1,165 @@
+"""``kinfed data``: real federations to be had, what a federation looks like, and a checked file of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kinfed.cli.terminal import Json, print_json, progress_bars, say
+from kinfed.data import read_federation
+from kinfed.data.catalogue import CATALOGUE, Entry, cache_folder, fetch, find_entry
+from kinfed.errors import InputError
+from kinfed.federation import Federation
+
+app = typer.Typer(help="Real federations: list, describe, fetch.", no_args_is_help=True)
+
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for fetched files; by default $KINFED_CACHE, or kinfed in the cache folder of the user.",
+        show_default=False,
+        rich_help_panel="Output",
+    ),
+]
+
+
+@app.command(name="list")
+def list_command(json: Json = False) -> None:
+    """The real federations to be had, and what is predicted in each."""
+    if json:
+        print_json({"federations": [dict(entry.facts()) for entry in CATALOGUE.values()]})
+        return
+    table = Table("name", "agents", "rows", "target", "what it is", box=box.SIMPLE)
+    for entry in CATALOGUE.values():
+        table.add_row(entry.name, str(entry.agents), str(entry.rows), entry.target, entry.title)
+    Console().print(table)
+    say("kinfed data describe NAME tells more; kinfed data fetch NAME writes a file and shows what to do with it.")
+
+
+@app.command()
+def describe(
+    what: Annotated[str, typer.Argument(metavar="NAME-OR-PATH", help="A name of kinfed data list, or a file or folder.")],
+    target: Annotated[str | None, typer.Option(help="Column to predict, for a path.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Column that tells agents apart, for a path.")] = None,
+    leave_out: Annotated[list[str] | None, typer.Option(help="Column not to use. May be given several times.")] = None,
+    cache: Cache = None,
+    json: Json = False,
+) -> None:
+    """What is in a federation: agents, their sizes, the target, missing values."""
+    federation: Federation | None
+    if Path(what).expanduser().exists():
+        entry = None
+        federation = read_federation(what, target=target, agent=agent, leave_out=leave_out or ())
+    else:
+        if what not in CATALOGUE and ("/" in what or "." in what):
+            raise InputError(f"{what} does not exist; give a path, or a name of kinfed data list")
+        if target or agent or leave_out:
+            raise InputError(f"{what} is a name of the catalogue, which knows its columns; leave --target and --agent out")
+        entry = find_entry(what)
+        federation = _known(entry, cache)
+    facts = {} if entry is None else dict(entry.facts())
+    summary = {} if federation is None else summarised(federation)
+    if json:
+        agents = [] if federation is None else federation.describe().to_dict("records")
+        print_json({**facts, **({"path": what} if entry is None else {}), "summary": summary or None, "per agent": agents})
+        return
+    _print_facts({**facts, **summary})
+    if federation is None:
+        say(f"{what} is not here yet, so its agents cannot be shown.")
+        return
+    _print_agents(federation.describe())
+
+
+@app.command(name="fetch")
+def fetch_command(
+    name: Annotated[str, typer.Argument(help="A name of kinfed data list.", autocompletion=lambda: list(CATALOGUE))],
+    out: Annotated[
+        Path | None, typer.Option(help="File to write besides the one in the cache.", rich_help_panel="Output")
+    ] = None,
+    cache: Cache = None,
+    given: Annotated[
+        str | None, typer.Option("--from", metavar="PATH-OR-URL", help="Where the original files are, if not in a package.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write a federation to a file, checked, and show what to do with it; a second call finds it in the cache."""
+    entry = find_entry(name)
+    with progress_bars(hidden=json) as progress, progress.step(f"fetching {name}"):
+        path = fetch(entry, out=out, cache=cache, given=given, progress=progress)
+    if json:
+        print_json({**entry.facts(), "path": path, "bytes": path.stat().st_size, "command": entry.command(path)})
+        return
+    checked = "its checksum is right" if entry.sha256 else "it has no checksum, for forms of these data differ"
+    say(f"{entry.title}: {entry.agents} agents, {entry.rows} rows; {checked}. Cite {entry.citation}.")
+    say(str(path))
+    say(entry.command(path))
+
+
+def summarised(federation: Federation) -> dict[str, Any]:
+    """A federation in a few numbers."""
+    table, sizes = federation.describe(), federation.sizes
+    weights = sizes / max(int(sizes.sum()), 1)
+    found: dict[str, Any] = {
+        "agents": len(federation),
+        "rows": int(sizes.sum()),
+        "rows per agent": {
+            "least": int(sizes.min()),
+            "median": float(pandas.Series(sizes).median()),
+            "most": int(sizes.max()),
+        },
+        "columns": list(federation.columns),
+        "target": federation.target if federation.has_target else None,
+        "missing values": float((table["missing"] * weights).sum()),
+    }
+    if "target mean" in table:
+        found["target means of agents"] = {
+            "least": float(table["target mean"].min()),
+            "most": float(table["target mean"].max()),
+        }
+    if "classes" in table:
+        found["classes"] = len({label for agent in federation if agent.y is not None for label in agent.y.tolist()})
+    return found
+
+
+def _known(entry: Entry, cache: Path | None) -> Federation | None:
+    """The federation of an entry if it is in the cache or in a package; None if it has to be got first."""
+    kept = (cache or cache_folder()) / entry.file
+    return entry.read(fetch(entry, cache=cache)) if entry.source.at_hand or kept.is_file() else None
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        if value is not None:
+            table.add_row(name, escape(_in_words(name, value)))
+    Console().print(table)
+
+
+def _in_words(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {one:g}" for key, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(value[:12]) + (f" and {len(value) - 12} more" if len(value) > 12 else "")
+    return f"{value:.1%}" if name == "missing values" else str(value)
+
+
+def _print_agents(table: pandas.DataFrame) -> None:
+    """The table of agents, its largest and smallest if there are many."""
+    ordered = table.sort_values("n", ascending=False, kind="stable")
+    few = len(table) <= 12
+    shown = table if few else pandas.concat([ordered.head(6), ordered.tail(6)])
+    view = Table(*map(str, shown.columns), box=box.SIMPLE)
+    for row in shown.itertuples(index=False):
+        view.add_row(*(escape(f"{cell:.3g}" if isinstance(cell, float) else str(cell)) for cell in row))
+    Console().print(view)
+    if not few:
+        say("The six largest and the six smallest agents; --json gives all.")

@@ -1,0 +1,184 @@
+"""Pieces of SVG: markers that differ in shape and not only in colour, labels that do not overlap, error bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfed.markup import escape
+from kinfed.report.elements import Html
+
+Array = NDArray[np.float64]
+
+COLOURS = 8
+"""Colours of groups in the style sheet; further groups take them again with another shape."""
+
+_SHAPES = 7
+_CHARACTER = 0.56  # width of a character in units of the size of the font
+
+
+def marker(x: float, y: float, radius: float, group: int) -> Html:
+    """A marker of a group: colour and shape repeat with different periods; -1 is an agent without a group."""
+    if group < 0:
+        return Html(f'<circle class="m none" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>')
+    kind = f'class="m g{group % COLOURS}"'
+    shape = group % _SHAPES
+    if shape == 0:
+        return Html(f'<circle {kind} cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>')
+    corners = " ".join(f"{x + radius * dx:.1f},{y + radius * dy:.1f}" for dx, dy in _CORNERS[shape - 1])
+    return Html(f'<polygon {kind} points="{corners}"/>')
+
+
+def _regular(corners: int, turn: float, size: float) -> tuple[tuple[float, float], ...]:
+    angles = [turn + 2 * np.pi * k / corners for k in range(corners)]
+    return tuple((size * float(np.cos(angle)), size * float(np.sin(angle))) for angle in angles)
+
+
+_CORNERS: tuple[tuple[tuple[float, float], ...], ...] = (
+    _regular(4, np.pi / 4, 1.25),  # square
+    _regular(3, -np.pi / 2, 1.45),  # triangle
+    _regular(4, 0.0, 1.35),  # diamond
+    _regular(3, np.pi / 2, 1.45),  # triangle, point down
+    _regular(5, -np.pi / 2, 1.25),  # pentagon
+    _regular(6, 0.0, 1.2),  # hexagon
+)
+
+
+Box = tuple[float, float, float, float]
+
+
+class Labels:
+    """Labels beside markers; one that would cover another label or a marker is left out.
+
+    Parameters
+    ----------
+    width, height : float
+        Of the drawing.
+    places : array of shape (B, 2)
+        Of the markers.
+    radius : float
+        Of the markers.
+    """
+
+    def __init__(self, width: float, height: float, places: Array, radius: float) -> None:
+        self._width, self._height, self._size = width, height, 11.0
+        self._markers = [(x - radius, y - radius, x + radius, y + radius) for x, y in places.tolist()]
+        self._taken: list[Box] = []
+
+    def place(self, x: float, y: float, gap: float, words: str, kind: str = "", *, needed: bool = False) -> Html:
+        """A label to the right, left, above or below a marker of radius `gap`, or none; a needed one may cover markers."""
+        tries = [[*self._taken, *self._markers], *([self._taken] if needed else [])]
+        return next((drawn for taken in tries if (drawn := self._beside(x, y, gap, words, kind, taken))), Html(""))
+
+    def _beside(self, x: float, y: float, gap: float, words: str, kind: str, taken: Sequence[Box]) -> Html:
+        length = _CHARACTER * self._size * len(words)
+        spots = (
+            (x + gap + 3, y + 0.35 * self._size, "start"),
+            (x - gap - 3, y + 0.35 * self._size, "end"),
+            (x, y - gap - 4, "middle"),
+            (x, y + gap + self._size, "middle"),
+        )
+        for left, base, anchor in spots:
+            start = left - length * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
+            box = (start, base - self._size, start + length, base + 0.2 * self._size)
+            inside = box[0] >= 0 and box[2] <= self._width and box[1] >= 0 and box[3] <= self._height
+            if inside and not any(_overlap(box, other) for other in taken):
+                self._taken.append(box)
+                return Html(
+                    f'<text class="label {kind}" x="{left:.1f}" y="{base:.1f}" '
+                    f'text-anchor="{anchor}">{escape(words)}</text>'
+                )
+        return Html("")
+
+
+def _overlap(one: Sequence[float], two: Sequence[float]) -> bool:
+    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Places in a drawing.
+
+    Attributes
+    ----------
+    places : array of shape (B, 2)
+    width, height : float
+        Of the drawing.
+    unit : float
+        Lengths in the drawing per length in the plane; 0 where all places coincide.
+    """
+
+    places: Array
+    width: float
+    height: float
+    unit: float
+
+
+def fitted(
+    coordinates: Array, width: float = 760.0, tallest: float = 640.0, lowest: float = 240.0, edge: float = 44.0
+) -> Fitted:
+    """Places that fill a drawing; one unit for both directions, or distances would lie."""
+    low, high = coordinates.min(axis=0), coordinates.max(axis=0)
+    wide, tall = (float(side) for side in high - low)
+    units = [(room - 2 * edge) / side for room, side in ((width, wide), (tallest, tall)) if side > 0]
+    unit = min(units, default=0.0)
+    height = float(np.clip(tall * unit + 2 * edge, lowest, tallest))
+    places = (coordinates - (low + high) / 2) * [unit, -unit] + [width / 2, height / 2]
+    return Fitted(places, width, height, unit)
+
+
+def image(width: float, height: float, name: str, content: str, kind: str = "") -> Html:
+    """A drawing that is read as one image."""
+    return Html(
+        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(name)}">{content}</svg>'
+    )
+
+
+def interactive(anchor: str, width: float, height: float, title: str, description: str, content: str) -> Html:
+    """A drawing whose parts take the focus one by one; an image could not hold them."""
+    return Html(
+        f'<svg id="{anchor}" class="agents" viewBox="0 0 {width:g} {height:g}" role="group" '
+        f'aria-labelledby="{anchor}-title" aria-describedby="{anchor}-description"><title id="{anchor}-title">'
+        f'{escape(title)}</title><desc id="{anchor}-description">{escape(description)}</desc>{content}</svg>'
+    )
+
+
+def agent_node(place: int, told: str, drawing: str, *, first: bool) -> Html:
+    """An agent in a drawing: a link to its section that tells its numbers; one of them is in the order of the tab key."""
+    turn = "0" if first else "-1"
+    return Html(
+        f'<a class="node" href="#agent-{place}" data-agent="{place}" tabindex="{turn}" '
+        f'aria-label="{escape(told)}">{drawing}</a>'
+    )
+
+
+def layers(nodes: Sequence[str], names: Sequence[str]) -> Html:
+    """Agents, and above them their names."""
+    return Html(f'<g class="nodes">{"".join(nodes)}</g><g class="names">{"".join(names)}</g>')
+
+
+def agent_readout(anchor: str) -> Html:
+    """Where the numbers of the chosen agent are told, also to those who do not see the drawing."""
+    hint = "Point at an agent, or move with the arrow keys."
+    return Html(f'<p id="{anchor}" class="readout" aria-live="polite" hidden>{hint}</p>')
+
+
+def error_bar(x: float, low: float, high: float, y: float, kind: str) -> Html:
+    """A dot with its interval, lying."""
+    return Html(
+        f'<line class="bar {kind}" x1="{low:.1f}" x2="{high:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>'
+    )
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers between two ends."""
+    span = high - low
+    if not span > 0:
+        return [low]
+    step = 10 ** np.floor(np.log10(span / most))
+    step *= next(factor for factor in (1, 2, 5, 10) if span / (factor * step) <= most)
+    return [float(k * step) for k in range(int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9)) + 1)]
