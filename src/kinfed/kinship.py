@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
+LARGEST_NETWORK = 200
+"""Agents of a network that can still be read."""
+
 _ORDERED_UP_TO = 300  # agents for which the best order of the leaves is found in about a second
 _FARTHEST = 1e6  # squared distance of two agents at most, in units of their error
 _TIE_BREAK = 0.05  # share of the distances in an order that follows the weights

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-NETWORK_UP_TO = 200
-"""Agents of a network that can still be read."""
-
 _CELLS = 250  # rows and columns of the picture of the matrix
 _FEW = 30  # agents with large marks and names on a map
 _OWN_CELLS = "#ead9c0"  # of the diagonal: no shade of a weight
@@ -128,12 +125,12 @@ class WeightsPlots:
 
     def network(self, axes: Axes | None = None) -> Figure:
         """Agents, and an arrow to every agent from each of the three it listens to most; for up to 200 agents."""
-        from kinfed.kinship import agent_map, kin_groups, kin_network
+        from kinfed.kinship import LARGEST_NETWORK, agent_map, kin_groups, kin_network
 
         matrix, evidence = self._of_all("a network")
-        if len(matrix) > NETWORK_UP_TO:
+        if len(matrix) > LARGEST_NETWORK:
             raise InputError(
-                f"a network of {len(matrix)} agents cannot be read, only one of up to {NETWORK_UP_TO}; use plot.matrix()"
+                f"a network of {len(matrix)} agents cannot be read, only one of up to {LARGEST_NETWORK}; use plot.matrix()"
             )
         network = kin_network(matrix, agent_map(evidence.squared_distances).coordinates)
         groups = kin_groups(evidence)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.kinship import AgentMap, Groups, Network, agent_map, kin_groups, kin_network, kin_order
+from kinfed.kinship import LARGEST_NETWORK, AgentMap, Groups, Network, agent_map, kin_groups, kin_network, kin_order
 from kinfed.report.measures import Measure, by_agent, plus_minus
 from kinfed.report.story import MANY_AGENTS, Story
 from kinfed.report.text import SPACE, number, percent, signed_percent
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from kinfed.weights.calibration.record import Calibration
 
 Array = NDArray[np.float64]
-
-LARGEST_NETWORK = 200
-"""Agents up to which single ones are drawn and named."""
 
 NOT_JUDGED = "not judged"
 

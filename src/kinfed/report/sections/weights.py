@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kinfed.kinship import LARGEST_NETWORK
 from kinfed.report.elements import Cell, Column, Html, Section, agent_link, details, joined, paragraph, table
-from kinfed.report.findings import LARGEST_NETWORK, Findings
+from kinfed.report.findings import Findings
 from kinfed.report.shapes import Labels, agent_node, agent_readout, fitted, interactive, layers, marker
 from kinfed.report.text import counted, listed, percent, shortened, weight
 
