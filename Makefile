@@ -1,9 +1,9 @@
-# `make demo` and `make test` do all their set-up themselves: they need Python 3.11 or newer and make, nothing else.
+# `make demo`, `make check` and `make test` do all their set-up themselves: they need Python 3.11 or newer and make, nothing else.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo docs experiments reproduce test lint types imports check-format unit format benchmarks clean
+.PHONY: demo docs experiments reproduce check test lint types imports check-format quick unit format benchmarks clean
 
 demo: .venv/.demo
 	$(BIN)/kinfed demo --out demo
@@ -26,6 +26,11 @@ reproduce: .venv/.experiments
 	done; fi
 	if [ -n "$(DATA)" ]; then $(BIN)/kinfed reproduce real-federations --data "$(DATA)" $(QUICK) --out results/real-federations; fi
 
+# Before every commit: under two minutes on two cores.
+check: .venv/.dev
+	$(MAKE) --no-print-directory --jobs=2 lint check-format imports types quick
+
+# Before every merge: everything.
 test: lint check-format types imports unit
 
 lint: .venv/.dev
@@ -40,8 +45,14 @@ types: .venv/.dev
 imports: .venv/.dev
 	$(BIN)/lint-imports --no-logo
 
+# A worker on every core, so threads of matrix products would fight; tests that share a deployment stay together.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+
+quick: .venv/.dev
+	$(PYTEST) -q -m "not server and not browser and not torch and not slow"
+
 unit: .venv/.dev .venv/.browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto # a worker on every core: threads of matrix products would fight
+	$(PYTEST)
 
 format: .venv/.dev
 	$(BIN)/ruff check --fix src tests benchmarks docs examples

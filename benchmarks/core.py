@@ -18,9 +18,9 @@ from sklearn.kernel_approximation import RBFSampler
 
 import kinfed
 from benchmarks.timing import report
-from kinfed.bench.timing import median_seconds
+from kinfed.bench import median_seconds
 from kinfed.weights.active_set import active_set
-from kinfed.weights.exponential_gradient import exponential_gradient
+from kinfed.weights.mirror_descent import exponential_gradient
 from kinfed.weights.objective import SimplexProblem, q_aggregation_problem
 
 SAMPLE = 8  # targets the general solvers are timed on; their time for all targets is extrapolated

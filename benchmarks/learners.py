@@ -17,6 +17,7 @@ import numpy as np
 from sklearn import linear_model
 from threadpoolctl import threadpool_limits
 
+from kinfed.backends.pooled import PooledAgents
 from kinfed.federation import Federation
 from kinfed.learners import Logistic, Ridge
 
@@ -69,7 +70,8 @@ def compare(label: str, federation: Federation, weights: np.ndarray, learner: An
     ours: list[float] = []
     theirs: list[list[float]] = [[] for _ in estimators]
     for _ in range(REPETITIONS):
-        taken, models = seconds(lambda: learner.fit(federation, weights))
+        agents = PooledAgents(federation, learner.task)  # new ones: nothing of an earlier fit is known
+        taken, models = seconds(lambda agents=agents: learner.fit(agents, weights))
         ours.append(taken)
         for times, estimator in zip(theirs, estimators, strict=True):
             taken, fitted = seconds(lambda estimator=estimator: loop(federation, weights, estimator, targets))

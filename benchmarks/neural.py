@@ -30,10 +30,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from kinfed.backends.pooled import PooledAgents
+from kinfed.federation import Agent, Federation
 from kinfed.learners.neural import TorchLearner, TorchModels
-from kinfed.learners.neural.modules import perceptron
-from kinfed.learners.neural.pool import pool_federation
-from kinfed.learners.neural.sampling import Stream, generator, mixture_rows, stratified_uniforms
+from kinfed.learners.neural.build import perceptron
+from kinfed.learners.neural.rows import Stream, generator, pool_rows
+from kinfed.learners.neural.weighted_risk import mixture_rows, stratified_uniforms
 
 AGENTS, ROWS, INPUTS, HIDDEN, CLASSES, BATCH, EPOCHS = 100, 100, 60, 20, 10, 10, 20
 STEPS = ROWS // BATCH
@@ -42,38 +44,20 @@ LOCAL_RATE = 0.1
 
 
 @dataclass(frozen=True)
-class Agent:
-    X: np.ndarray
-    y: np.ndarray
-
-
-class Agents(list[Agent]):
-    """A federation as far as a learner is concerned."""
-
-    @property
-    def names(self) -> list[str]:
-        return [str(k) for k in range(len(self))]
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.array([len(agent.X) for agent in self])
-
-
-@dataclass(frozen=True)
 class Measured:
     wall: float
     processor: float
 
 
-def make_agents() -> Agents:
+def make_agents() -> PooledAgents:
     rng = np.random.default_rng(0)
     shared = rng.standard_normal((INPUTS, CLASSES))
-    agents = Agents()
-    for _ in range(AGENTS):
+    agents = []
+    for k in range(AGENTS):
         X = rng.standard_normal((ROWS, INPUTS)).astype(np.float32)
         y = (X @ (shared + 0.5 * rng.standard_normal((INPUTS, CLASSES)))).argmax(axis=1)
-        agents.append(Agent(X, y))
-    return agents
+        agents.append(Agent(str(k), X, y))
+    return PooledAgents(Federation(tuple(agents), tuple(f"x{j}" for j in range(INPUTS))), "classification")
 
 
 def measure(work: Callable[[], object]) -> tuple[Measured, object]:
@@ -82,13 +66,13 @@ def measure(work: Callable[[], object]) -> tuple[Measured, object]:
     return Measured(time.perf_counter() - wall, time.process_time() - processor), result
 
 
-def start_of(agents: Agents) -> dict[str, np.ndarray]:
+def start_of(agents: PooledAgents) -> dict[str, np.ndarray]:
     torch.manual_seed(0)
     module = perceptron(INPUTS, (HIDDEN,), CLASSES)
     return {name: value.detach().numpy()[None].copy() for name, value in module.named_parameters()}
 
 
-def personal(agents: Agents, weights: np.ndarray, optimiser: str, start: dict[str, np.ndarray]) -> TorchModels:
+def personal(agents: PooledAgents, weights: np.ndarray, optimiser: str, start: dict[str, np.ndarray]) -> TorchModels:
     learner = TorchLearner(
         hidden=(HIDDEN,),
         optimiser=optimiser,
@@ -97,12 +81,12 @@ def personal(agents: Agents, weights: np.ndarray, optimiser: str, start: dict[st
         batch_size=BATCH,
         warm_start=start,
     )
-    return learner.fit(agents, weights, seed=0)
+    return learner.fit(agents, weights)
 
 
-def rows_of(agents: Agents, weights: np.ndarray) -> torch.Tensor:
+def rows_of(agents: PooledAgents, weights: np.ndarray) -> torch.Tensor:
     """The rows kinfed draws, (targets, epochs * steps, batch), in the order of the pooled agents."""
-    pool = pool_federation(agents, "classification", torch.float32, np.random.default_rng(0))
+    pool = pool_rows(agents.rows.agents, agents.spec, "classification", "float32")
     own, matrix = torch.full((len(weights),), -1), torch.from_numpy(weights)
     drawn = []
     for epoch in range(EPOCHS):
@@ -112,11 +96,11 @@ def rows_of(agents: Agents, weights: np.ndarray) -> torch.Tensor:
 
 
 def loop(
-    agents: Agents, rows: torch.Tensor, optimiser: str, start: dict[str, np.ndarray], fused: bool
+    agents: PooledAgents, rows: torch.Tensor, optimiser: str, start: dict[str, np.ndarray], fused: bool
 ) -> list[nn.Sequential]:
     """One target after the other, as one would write it."""
-    X = torch.from_numpy(np.concatenate([agent.X for agent in agents]))
-    y = torch.from_numpy(np.concatenate([agent.y for agent in agents]))
+    X = torch.from_numpy(np.concatenate([agent.X for agent in agents.rows]))
+    y = torch.from_numpy(np.concatenate([agent.y for agent in agents.rows]))
     kind = torch.optim.Adam if optimiser == "adam" else torch.optim.SGD
     modules = []
     for batches in rows:
@@ -132,7 +116,7 @@ def loop(
     return modules
 
 
-def fedavg(agents: Agents, start: dict[str, np.ndarray]) -> TorchModels:
+def fedavg(agents: PooledAgents, start: dict[str, np.ndarray]) -> TorchModels:
     learner = TorchLearner(
         hidden=(HIDDEN,),
         method="fedavg",
@@ -143,10 +127,10 @@ def fedavg(agents: Agents, start: dict[str, np.ndarray]) -> TorchModels:
         batch_size=BATCH,
         warm_start=start,
     )
-    return learner.fit(agents, np.full((1, AGENTS), 1 / AGENTS), seed=0)
+    return learner.fit(agents, np.full((1, AGENTS), 1 / AGENTS))
 
 
-def pfl_fedavg(agents: Agents, rounds: int) -> nn.Module:
+def pfl_fedavg(agents: PooledAgents, rounds: int) -> nn.Module:
     """The same with pfl."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
@@ -173,7 +157,7 @@ def pfl_fedavg(agents: Agents, rounds: int) -> nn.Module:
 
     torch.manual_seed(0)
     module = Perceptron()
-    users = {k: Dataset([torch.from_numpy(agent.X), torch.from_numpy(agent.y)]) for k, agent in enumerate(agents)}
+    users = {k: Dataset([torch.from_numpy(agent.X), torch.from_numpy(agent.y)]) for k, agent in enumerate(agents.rows)}
     data = FederatedDataset(lambda user: users[user], get_user_sampler("minimize_reuse", list(users)))
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     FederatedAveraging().run(

@@ -1,7 +1,11 @@
 """Command lines for tests: in this process, which is fast, or in one of their own, as a user types them."""
 
+import contextlib
+import io
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,6 +18,33 @@ ABOUT = ("--target", "outcome", "--agent", "hospital")
 
 def in_a_process(*arguments, cwd, **others):
     return subprocess.run([*PROCESS, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=300, **others)
+
+
+def in_this_process(*arguments, cwd, env=None):
+    """What `in_a_process` returns, without the seconds a process takes to start."""
+    before, typed, known = Path.cwd(), sys.argv, dict(os.environ)
+    out, wrong = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    sys.argv = ["kinfed", *map(str, arguments)]
+    os.chdir(cwd)
+    if env is not None:
+        set_environment(env)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong):
+            main()
+    except SystemExit as end:
+        told = [stream.buffer.getvalue().decode() for stream in (out, wrong)]
+        return subprocess.CompletedProcess(sys.argv, end.code, *told)
+    finally:
+        sys.argv = typed
+        os.chdir(before)
+        set_environment(known)
+    raise AssertionError("main leaves with an exit code")
+
+
+def set_environment(wanted):
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    os.environ.update(wanted)
 
 
 def patients():

@@ -45,3 +45,28 @@ KINDS = (
 @pytest.fixture(params=KINDS)
 def kind(request):
     return request.param
+
+
+@pytest.fixture(scope="session")
+def sites(tmp_path_factory):
+    """A folder with the tables of three sites, whole and site by site."""
+    from flower_federation import write_tables
+
+    return write_tables(tmp_path_factory.mktemp("sites"))
+
+
+@pytest.fixture(scope="session")
+def deployment(tmp_path_factory, sites):
+    """One SuperLink with TLS and node keys, without a route where that is possible, and a SuperNode for every site.
+
+    All tests that need one share it, so they belong to one group: ``pytest.mark.xdist_group("deployment")``. A test that
+    has killed a node leaves it so; one that needs all of them calls `revive_nodes` first.
+    """
+    from flower_deployment import Deployment, Network
+    from flower_federation import NAMES
+
+    with Network() as network, Deployment(tmp_path_factory.mktemp("deployment"), network, nodes=len(NAMES)) as made:
+        for number, name in enumerate(NAMES):
+            made.start_node(number, f'name="{name}" data="{sites / name}.csv" out="{sites / "kept" / name}"')
+        made.wait_for_nodes()
+        yield made

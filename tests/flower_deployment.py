@@ -6,19 +6,23 @@ bounded.
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kinfed.engines.flower.certificates import Certificates, write_certificates
-from kinfed.engines.flower.environment import flower_environment
+from kinfed.backends.flower import QUIET
+from kinfed.deployment.certificates import Certificates, write_certificates
 
 START = 60.0
 """Seconds a process may take to start; the machine may be busy with other tests."""
+CONNECTED = "SuperNode ID:"
+"""What a SuperNode logs when it is connected."""
 
 
 class DeploymentError(AssertionError):
@@ -43,9 +47,50 @@ def wait_until(condition, seconds, what):
     raise DeploymentError(f"{what} did not happen within {seconds:g} s")
 
 
-def confined(*command):
-    """The command in a network namespace of its own: it has a loopback and no route to anywhere else."""
-    return ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *command]
+class Network:
+    """A network namespace with a loopback and no route to anywhere else; use within ``with``.
+
+    Where this machine allows none, `confined` is false, and commands are run in the network that is there.
+    """
+
+    def __enter__(self):
+        alone = ["unshare", "--map-root-user", "--net", "sh", "-c", "ip link set lo up && echo up && exec cat"]
+        self._keeper = subprocess.Popen(  # it ends, and the namespace with it, when this process does
+            alone if shutil.which("unshare") and shutil.which("nsenter") else ["false"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.confined = self._keeper.stdout.readline() == b"up\n"
+        return self
+
+    def __exit__(self, *_):
+        self._keeper.stdin.close()
+        self._keeper.wait(10)
+        self._keeper.stdout.close()
+
+    def command(self, *command):
+        """The command, run in this network."""
+        if not self.confined:
+            return list(command)
+        return ["nsenter", "--target", str(self._keeper.pid), "--user", "--net", "--preserve-credentials", *command]
+
+    def read(self, name):
+        """What the kernel says of this network, such as "snmp" or "tcp"."""
+        return Path("/proc", str(self._keeper.pid) if self.confined else "self", "net", name).read_text()
+
+    def without_route(self):
+        """How many packets were sent anywhere but to the loopback, and how many at all."""
+        head, values = (line.split() for line in self.read("snmp").splitlines() if line.startswith("Ip:"))
+        counted = dict(zip(head, values, strict=True))
+        beyond = dict(line.split() for line in self.read("snmp6").splitlines())
+        return int(counted["OutNoRoutes"]) + int(beyond.get("Ip6OutNoRoutes", 0)), int(counted["OutRequests"])
+
+    def listens(self, port):
+        """Whether somebody listens at that port."""
+        lines = [line.split() for line in self.read("tcp").splitlines()[1:]]
+        return any(line[1].endswith(f":{port:04X}") and line[3] == "0A" for line in lines)
 
 
 @dataclass
@@ -108,10 +153,11 @@ class Deployment:
     """A SuperLink and its SuperNodes; use within ``with``.
 
     With `simulation` there are no SuperNodes: runs are simulated on Ray, which listens on all interfaces whatever it is
-    told. Only start it in a network namespace of its own; see `confined`.
+    told. Only start it in a network that is confined.
     """
 
     folder: Path
+    network: Network
     tls: bool = True
     nodes: int = 3
     simulation: bool = False
@@ -127,7 +173,10 @@ class Deployment:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.home.mkdir(exist_ok=True)
         # The SuperExec looks for work every second by default.
-        self.environment = flower_environment(self.home) | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+        # Flower starts its helpers by name, so the folder of this Python's programs has to be searched first.
+        programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        own = {"FLWR_HOME": str(self.home), "OMP_NUM_THREADS": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+        self.environment = {**os.environ, **QUIET, **own, "PATH": programs}
         if self.tls:
             keys = self.folder / "certificates"
             keys.mkdir(exist_ok=True)
@@ -163,8 +212,8 @@ class Deployment:
             else:
                 command += ["--insecure", *(["--simulation"] if self.simulation else [])]
             command += self.link_options
-            self.link = Process("superlink", command, self.environment, self.folder).start()
-            wait_until(lambda: self._listening() or not self.link.running, START, "the SuperLink's start")
+            self.link = Process("superlink", self.network.command(*command), self.environment, self.folder).start()
+            wait_until(lambda: self.network.listens(self.port) or not self.link.running, START, "the SuperLink's start")
             if self.link.running:
                 self._write_connection()
                 return
@@ -189,15 +238,23 @@ class Deployment:
             command += ["--root-certificates", str(authority or self.certificates.authority)]
             command += ["--auth-supernode-private-key", str(key or self.certificates.node_keys[number])]
         text = f"partition-id={number} {config}".strip()
-        node = Process(f"node-{number}", [*command, "--node-config", text, *extra], self.environment, self.folder).start()
-        self.supernodes[number] = node
-        return node
+        whole = self.network.command(*command, "--node-config", text, *extra)
+        self.supernodes[number] = Process(f"node-{number}", whole, self.environment, self.folder).start()
+        return self.supernodes[number]
+
+    def revive_nodes(self):
+        """Start the nodes again that were killed, and wait until they are connected."""
+        for node in self.supernodes.values():
+            if not node.running:
+                before = len(node.log)
+                node.start()
+                wait_until(lambda node=node, before=before: CONNECTED in node.log[before:], START, "connecting again")
 
     def wait_for_nodes(self, count=None, seconds=START):
         """Wait until the nodes are connected."""
         wanted = len(self.supernodes) if count is None else count
         return wait_until(
-            lambda: sum("SuperNode ID:" in node.log for node in self.supernodes.values()) >= wanted, seconds, "connecting"
+            lambda: sum(CONNECTED in node.log for node in self.supernodes.values()) >= wanted, seconds, "connecting"
         )
 
     def run(self, app, config="", simulated=0, seconds=START):
@@ -217,7 +274,7 @@ class Deployment:
     def flwr(self, *arguments, seconds=START):
         """Run the ``flwr`` command; a failure is an error with all that was printed."""
         done = subprocess.run(
-            ["flwr", *arguments],
+            self.network.command("flwr", *arguments),
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -229,18 +286,28 @@ class Deployment:
             raise DeploymentError(f"flwr {' '.join(arguments)} failed:\n{done.stdout}\n{done.stderr}\n{self.logs()}")
         return done
 
+    def wait_for_end(self, run, seconds=60.0):
+        """Wait until a run has ended well."""
+        wait_until(lambda: not self._server_apps(), seconds, "the end of the run")  # asking Flower starts a process
+        wait_until(lambda: self.status(run) == "finished:completed", seconds, "the end of the run")
+
     def kill_server_app(self):
         """Kill the process of the run that is on: the SuperLink and the nodes stay."""
+        found = self._server_apps()
+        if not found:
+            raise DeploymentError("no run is on")
+        for number in found:
+            os.kill(number, signal.SIGKILL)
+
+    def _server_apps(self):
+        """The processes of runs that are on."""
         found = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
                 if b"flwr-serverapp" in command and self.address.encode() in command:
                     found.append(int(entry.name))
-        if not found:
-            raise DeploymentError("no run is on")
-        for number in found:
-            os.kill(number, signal.SIGKILL)
+        return found
 
     def wait_for(self, path, seconds):
         """Wait for a file that a run writes; its logs tell why it does not come."""
@@ -260,11 +327,6 @@ class Deployment:
         for process in (*self.supernodes.values(), self.link):
             if process is not None:
                 process.stop()
-
-    def _listening(self):
-        with socket.socket() as probe:
-            probe.settimeout(1.0)
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def _write_connection(self):
         security = f'root-certificates = "{self.certificates.authority}"' if self.tls else "insecure = true"

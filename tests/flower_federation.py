@@ -4,15 +4,16 @@ import numpy as np
 import pandas as pd
 
 import kinfed
-from kinfed.engines.flower.folder import write_app
+from kinfed.deployment.folder import write_app
 
-AGENTS = 3
+NAMES = ("north", "south", "west")
+AGENTS = len(NAMES)
 SEED = 5
 ROUNDS = 2
 
 LEARNER = f"""
 from kinfed.learners.neural import TorchLearner
-from kinfed.engines.flower.options import usual_learner
+from kinfed.deployment.options import usual_learner
 
 def make_learner(name, task):
     if name == "torch":
@@ -35,7 +36,7 @@ def write_tables(folder):
     n = 24 * AGENTS
     table = pd.DataFrame(
         {
-            "site": np.repeat(["north", "south", "west"], 24),
+            "site": np.repeat(NAMES, 24),
             "age": np.where(rng.random(n) < 0.05, np.nan, rng.normal(50, 10, n)),
             "dose": rng.gamma(2.0, 1.0, n),
             "sex": rng.choice(["f", "m"], n),
@@ -62,7 +63,7 @@ def expected(tables, learner, rule="q-aggregation"):
 
 def parameters(models, name):
     if name == "torch":
-        return {"parameters": models.stack.numpy()[models.lane]}
+        return {"parameters": models.stack.numpy()[models.model_of]}
     return {"coefficients": models.coefficients}
 
 

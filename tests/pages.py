@@ -6,11 +6,14 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from cli_runs import in_this_process
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ("kinfed", "make", "pip", "flwr", "flower-superlink", "flower-supernode", "source", "export", "python", "git")
@@ -77,6 +80,11 @@ class Stage:
         """Run one command; what a page exports holds for all commands after it."""
         if command.startswith("export "):
             self.exports.append(command)
+        elif command.startswith("kinfed ") and not self.exports and not re.search(r"[$|&;<>*?`\\]", command):
+            done = in_this_process(*shlex.split(command)[1:], cwd=self.folder, env=self.environment)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+            self.printed += done.stdout
+            return
         script = "\n".join(["set -e", *self.exports[: -1 if command.startswith("export ") else None], command])
         done = subprocess.run(
             ["bash", "-c", script], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300

@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 
 import kinfed
-from kinfed.diagnosis import Diagnosis, ShiftTest
-from kinfed.evaluation import HIGHER_IS_BETTER
-from kinfed.report import Story
+from kinfed.analysis import HIGHER_IS_BETTER, Diagnosis, ShiftTest
+from kinfed.report import ReportData
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -95,13 +94,13 @@ def story_of(weights, **told):
         "seed": 0,
         "command": "kinfed personalize data.csv --out results",
     }
-    return Story(weights=weights, **{**absent, **told})
+    return ReportData(weights=weights, **{**absent, **told})
 
 
-def calibrated_story(engine="in-process"):
+def calibrated_story(backend="pooled"):
     """Twelve agents of two kinds, calibrated, trained and tested."""
     generated = kinfed.concept_shift(n_agents=12, n=15, dim=3, spread=0.0, seed=0)
-    result = kinfed.personalize(generated.train, test=generated.test(50, seed=1), engine=engine)
+    result = kinfed.personalize(generated.train, test=generated.test(50, seed=1), backend=backend)
     exchange = result.exchange
     return story_of(
         result.weights,

@@ -7,10 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kinfed.bench import Sizes, run_bench
-from kinfed.bench.tasks import TASKS, tasks
-from kinfed.bench.timing import median_seconds, median_seconds_beside
-from kinfed.cli.bench import bench
+from kinfed.bench import TASKS, Sizes, median_seconds, median_seconds_beside, run_bench, tasks
+from kinfed.cli.research import bench
 from kinfed.errors import InputError
 
 TINY = Sizes(agents=4, points=8, dim=2, features=10, steps=5, repeats=1)
@@ -26,9 +24,15 @@ def run(*arguments):
     return done.stdout
 
 
-def test_every_task_is_timed_beside_its_limit():
+@pytest.fixture(scope="module")
+def timed():
+    """A bench, and what it told of its progress."""
     seen = []
-    found = run_bench(TINY, progress=lambda *one: seen.append(one))
+    return run_bench(TINY, progress=lambda *one: seen.append(one)), seen
+
+
+def test_every_task_is_timed_beside_its_limit(timed):
+    found, seen = timed
     assert len(found.timings) == len({one.task for one in found.timings}) == TASKS
     for one in found.timings:
         assert one.seconds > 0
@@ -53,7 +57,7 @@ def test_limits_do_the_arithmetic_they_name():
 
 def test_medians_are_medians_of_calls_in_turn(monkeypatch):
     now, calls = [0.0], []
-    monkeypatch.setattr("kinfed.bench.timing.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("kinfed.bench.time.perf_counter", lambda: now[0])
 
     def takes(name, *durations):
         left = list(durations)
@@ -70,13 +74,16 @@ def test_medians_are_medians_of_calls_in_turn(monkeypatch):
     assert calls == ["a", *["b"] * 9] * 2
 
 
-def test_the_command_prints_and_writes_the_same_numbers(tmp_path):
+def test_the_command_prints_and_writes_the_same_numbers(tmp_path, timed, monkeypatch):
+    asked = []
+    monkeypatch.setattr("kinfed.cli.research.run_bench", lambda sizes, progress: asked.append(sizes) or timed[0])
     found = json.loads(run(*OPTIONS, "--json", "--out", tmp_path / "out"))
     assert found["sizes"] == {"agents": 4, "points": 8, "dim": 2, "features": 10, "steps": 5, "repeats": 1}
     assert found == json.loads((tmp_path / "out" / "bench.json").read_text())
     table = pd.read_csv(tmp_path / "out" / "bench.csv")
     assert table["seconds"].tolist() == pytest.approx([one["seconds"] for one in found["tasks"]])
     shown = run(*OPTIONS)
+    assert asked == [TINY, TINY]
     assert "threads" in shown
     assert all(one["task"] in shown for one in found["tasks"])
 

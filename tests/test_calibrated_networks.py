@@ -7,20 +7,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import kinfed
+from kinfed.analysis import score_models
 from kinfed.data import Preparation, covariate_shift
 from kinfed.errors import InputError
-from kinfed.evaluation import score_models
 from kinfed.experiments import EXPERIMENTS, run_experiment
 from kinfed.experiments import calibrated_femnist as femnist
 from kinfed.experiments.calibrated_femnist import METHODS, TUNED, CalibratedFemnist, best_length, tuned_accuracies
-from kinfed.experiments.calibrated_networks import BASELINES, FINAL, CalibratedNetworks, paper_weights, stage
-from kinfed.experiments.covariate_shift import CovariateShift
-from kinfed.experiments.experiment import Part
-from kinfed.experiments.measurements import COLUMNS, Findings
-from kinfed.experiments.never_wrong import OURS
+from kinfed.experiments.calibrated_networks import BASELINES, FINAL, CalibratedNetworks, paper_weights
+from kinfed.experiments.covariate_shift import CovariateShiftNetworks
+from kinfed.experiments.experiment import COLUMNS, Part, PartFindings
+from kinfed.experiments.femnist import split_writers
+from kinfed.experiments.never_wrong import OURS, stage
 from kinfed.experiments.paper_settings import repetition_seed
+from question_sites import fit, pooled
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 TINY = {
     "agents": 7, "points": 10, "features": 30, "hidden_layers": (1,), "widths": (4,), "epochs": 10, "batch": 16,
@@ -68,21 +71,25 @@ def test_networks_write_what_is_promised(tmp_path):
     generated = covariate_shift(experiment.group_sizes, 10, 4, seed=seed)
     preparation = Preparation.fit(generated.train)
     learner = TorchLearner(hidden=(4,), task="regression", epochs=10, batch_size=16, steps_per_epoch=1)
-    models = learner.fit(preparation.transform(generated.train), np.eye(7), seed=seed)
+    models = fit(learner, preparation.transform(generated.train), np.eye(7), seed=seed)
     alone = score_models(models, preparation.transform(generated.test(30)), "regression")["mean squared error"]
     np.testing.assert_allclose(results[results["method"] == "local"]["value"], alone, rtol=1e-4)
 
 
-def test_the_papers_weights_are_those_of_its_experiment():
-    train = covariate_shift((3, 3, 4), 12, 4, seed=3).train
-    theirs = CovariateShift(features=40, group_sizes=(3, 3, 4), points=12)._weights(train, 5)
-    for method, matrix in paper_weights(train, 40, 1.0, 5).items():
-        np.testing.assert_array_equal(matrix, theirs[method])
+def test_the_papers_weights_are_those_of_its_experiment(tmp_path):
+    seed = repetition_seed(0, 0)
+    train = covariate_shift((3, 3, 4), 12, 4, seed=seed).train
+    experiment = CovariateShiftNetworks(features=40, group_sizes=(3, 3, 4), points=12)
+    theirs = experiment.run(Part("weights-repetition-0", 0), lambda share: None, tmp_path).arrays
+    matrices = paper_weights(train, BASELINES, 40, 1.0, seed)
+    np.testing.assert_array_equal(matrices["local"], np.eye(10))
+    for method in ("grand-mean", "q-aggregation", "oracle"):
+        np.testing.assert_array_equal(matrices[method], theirs[method])
 
 
 def test_groups_and_parts():
-    assert CalibratedNetworks().group_sizes == CovariateShift().group_sizes
-    quick = CalibratedNetworks(**CalibratedNetworks.quick())
+    assert CalibratedNetworks().group_sizes == CovariateShiftNetworks().group_sizes
+    quick = CalibratedNetworks(**CalibratedNetworks.quick)
     assert quick.group_sizes == (10, 10, 12)
     assert [part.name for part in quick.parts()] == ["3x16-repetition-0", "1x16-repetition-0"]
     names = [part.name for part in CalibratedNetworks().parts()]
@@ -90,7 +97,7 @@ def test_groups_and_parts():
     assert EXPERIMENTS["calibrated-networks"] is CalibratedNetworks
     assert EXPERIMENTS["calibrated-femnist"] is CalibratedFemnist
     for shared in ("points", "dim", "features", "constant", "hidden_layers", "widths", "epochs", "learning_rate", "batch"):
-        assert getattr(CalibratedNetworks(), shared) == getattr(CovariateShift(), shared)
+        assert getattr(CalibratedNetworks(), shared) == getattr(CovariateShiftNetworks(), shared)
     with pytest.raises(InputError, match="--agents must be at least 4"):
         CalibratedNetworks(agents=3)
 
@@ -106,7 +113,7 @@ def network_results(levels, repetitions=3):
             for agent in ("0", "1")
         ]
     )
-    findings = {Part(one, 0): Findings((), {"chosen": np.array([one, "local"])}) for one in reversed(SHAPES)}
+    findings = {Part(one, 0): PartFindings((), {"chosen": np.array([one, "local"])}) for one in reversed(SHAPES)}
     return CalibratedNetworks(repetitions=repetitions).conclude(results, findings)
 
 
@@ -209,19 +216,19 @@ def test_settings_that_cannot_be_used(tmp_path):
 
 
 def test_one_long_fine_tuning_passes_through_the_shorter_ones(tmp_path):
+    from kinfed.learners.base import common_model
     from kinfed.learners.neural import TorchLearner
-    from kinfed.learners.plan import common_model
 
-    experiment = CalibratedFemnist(few_images(tmp_path))
-    raw, _ = experiment._split(0)
+    raw, _ = split_writers(kinfed.read_femnist(few_images(tmp_path)), 0.2, 0)
     train = Preparation.fit(raw).transform(raw)
     learner = TorchLearner(hidden=(4,), epochs=10, batch_size=8)
     found = tuned_accuracies(learner, train, (9, 3), 0, lambda share: None, tmp_path / "choice")
     assert sorted(found) == [3, 9]
     kept, aside = train.split(0.2, 0)
-    start = common_model(learner, kept, seed=0)
+    agents = pooled(kept, learner)
+    start = common_model(learner, agents)
     for length, accuracy in found.items():
-        models = learner.trained_for(length / 10, start).fit(kept, np.eye(len(kept)), seed=0)
+        models = learner.trained_for(length / 10, start).fit(agents, np.eye(len(kept)))
         assert models.history.loss.shape[0] == length
         assert score_models(models, aside, "classification").mean() == accuracy
     assert best_length({20: 0.5, 5: 0.5, 10: 0.4}) == 5
@@ -239,8 +246,8 @@ def character_results(tmp_path, agents, splits=2, **levels):
                 rows.append(("made-up", "writers=9", name, r, str(agent), femnist.FINAL, shifted))
                 rows.append(("made-up", "writers=9", name, r, str(agent), femnist.LOG_LOSS, 1.0))
     findings = {
-        Part("ours", 0, (OURS,)): Findings((), {"chosen": np.array(["writers=9", "entropic"])}),
-        Part("tuned", 0, (TUNED,)): Findings((), {"tuning": np.array([[5.0, 0.5], [10.0, 0.7]])}),
+        Part("ours", 0, (OURS,)): PartFindings((), {"chosen": np.array(["writers=9", "entropic"])}),
+        Part("tuned", 0, (TUNED,)): PartFindings((), {"tuning": np.array([[5.0, 0.5], [10.0, 0.7]])}),
     }
     return CalibratedFemnist(few_images(tmp_path), repetitions=splits).conclude(table(rows), findings)
 

@@ -1,32 +1,33 @@
-"""Calibration: folds, the family, scores, the choice and its hedge, races and their cost, and what people are told."""
+"""Calibration: folds, the family, scores, the choice and its resamples, successive halving, and what people are told."""
 
 import numpy as np
 import pytest
 
 import kinfed
-from kinfed.collaboration import Comparison, weigh_federation
+from kinfed.backends.agents import Fold
 from kinfed.embedding import CLASS_CONDITIONAL, USUAL, X_ONLY, alternative_views, common_scale, own_scale
 from kinfed.learners import make_learner
-from kinfed.learners.plan import USUAL_PLAN, Plan, common_model, fit_planned
-from kinfed.weights.calibration.choice import agent_scales, choose, hedge, symmetric_root
+from kinfed.learners.base import USUAL_PLAN, Plan, common_model, fit_planned
+from kinfed.run import pooled_agents
+from kinfed.settings import Settings
+from kinfed.splitting import SMALLEST, deal_rows, fold_counts
+from kinfed.weights.calibration.bases import base_matrices, geometric_bases
+from kinfed.weights.calibration.calibrated import cross_validate
+from kinfed.weights.calibration.choice import AgentScores, agent_scales, bootstrap_shares, choose, symmetric_root
 from kinfed.weights.calibration.family import (
     GRAND_MEAN,
     LOCAL,
-    Base,
-    Member,
+    BaseRule,
+    Calibration,
+    Candidate,
+    budgeted_family,
     family,
-    geometric_bases,
-    gradient_bases,
     neighbours,
-    thrifty_family,
 )
-from kinfed.weights.calibration.folds import SMALLEST, deal_folds, fold_counts, without_fold
-from kinfed.weights.calibration.pooled import PooledTrials
-from kinfed.weights.calibration.record import Calibration
-from kinfed.weights.calibration.scores import KeptLosses, cross_validate, point_losses
-from kinfed.weights.calibration.trials import AgentScores
-from kinfed.weights.evidence import evidence_of
-from kinfed.weights.rules.gradient_agents import PooledGradientAgents
+from kinfed.weights.calibration.scores import KeptLosses, point_losses
+from kinfed.weights.result import evidence_of
+from kinfed.weights.weighing import weigh_agents
+from question_sites import fit, pooled
 
 
 def classes_of(sizes, seed=0, n_classes=2):
@@ -37,6 +38,10 @@ def classes_of(sizes, seed=0, n_classes=2):
         y.append((X[-1][:, 0] * (1 if k % 2 else -1) > 0).astype(int) + (X[-1][:, 1] > 0.5) * (n_classes - 2))
         agent.append(np.full(n, k))
     return kinfed.Federation.from_arrays(np.vstack(X), np.concatenate(y), np.concatenate(agent))
+
+
+def deal_folds(federation, folds, seed, repeat=0):
+    return [deal_rows(agent.name, len(agent), agent.y, folds, seed, repeat) for agent in federation]
 
 
 # Folds
@@ -54,7 +59,8 @@ def test_every_point_is_set_aside_once_and_small_agents_keep_theirs():
         for label in np.unique(federation[t].y):
             mine = np.bincount(dealt[t][federation[t].y == label], minlength=5)
             assert mine.max() - mine.min() <= 2  # classes are spread over the folds
-    kept = [without_fold(federation, dealt, fold) for fold in range(5)]
+    agents = pooled(federation, task="classification")
+    kept = [agents.without(Fold(0, fold, 5)).rows for fold in range(5)]
     assert sum(23 - one.sizes[0] for one in kept) == 23
     assert all(one.sizes[1] == 4 for one in kept)
     again = deal_folds(federation, 5, seed=0)
@@ -77,13 +83,13 @@ def test_how_many_points_are_set_aside_is_known_without_them(folds):
 def test_members_mix_own_data_by_size():
     sizes = np.array([5, 10, 30])
     base = np.full((3, 3), 1 / 3)
-    member = Member(GRAND_MEAN, own=0.4)
-    mixed = member.matrix(base, np.arange(3), sizes)
+    candidate = Candidate(GRAND_MEAN, own=0.4)
+    mixed = candidate.matrix(base, np.arange(3), sizes)
     np.testing.assert_allclose(mixed.sum(axis=1), 1.0)
     share = 1 - 3 * mixed[[0, 1, 2], [1, 2, 0]]
     odds = share / (1 - share)
     np.testing.assert_allclose(odds / sizes, odds[0] / sizes[0])
-    average = member.matrix(base, np.arange(3), np.array([9, 9, 9]))
+    average = candidate.matrix(base, np.arange(3), np.array([9, 9, 9]))
     np.testing.assert_allclose(1 - 3 * average[0, 1], 0.4)
 
 
@@ -95,30 +101,31 @@ def test_every_base_has_the_weights_of_its_rule():
     wanted = [
         LOCAL,
         GRAND_MEAN,
-        Base("q-aggregation", 100, 0),
-        Base("q-aggregation", 300, 0),
-        Base("entropic", 1.0, 0),
-        Base("similarity-test", 1.0, 0),
-        Base("clusters", 3, 0),
-        Base("gradient", 4.0),
-        Base("gradient-clusters", 2),
+        BaseRule("q-aggregation", 100, 0),
+        BaseRule("q-aggregation", 300, 0),
+        BaseRule("entropic", 1.0, 0),
+        BaseRule("similarity-test", 1.0, 0),
+        BaseRule("clusters", 3, 0),
+        BaseRule("gradient", 4.0),
+        BaseRule("gradient-clusters", 2),
     ]
     everyone = np.arange(8)
     found = geometric_bases(wanted, {0: geometry}, everyone, train.sizes)
     assert not any(base.learns for base in found)
-    found |= gradient_bases(wanted, PooledGradientAgents(train, learner), everyone, common=False)
-    # Members are solved to a gap of 1e-4, so that is what the rules are asked for.
-    more = {"federation": train, "learner": learner, "relative_gap": 1e-4}
+    agents = pooled(train, learner, embeddings=[kinfed.choose_embedding(train, n_features=20)])
+    learned = [base for base in wanted if base.learns]
+    found |= base_matrices(agents, learner, learned, everyone, budgeted=False)
+    # Candidates are solved to a gap of 1e-4, so that is what the rules are asked for.
     expected = {
         LOCAL: kinfed.weigh(geometry, "local"),
         GRAND_MEAN: kinfed.weigh(geometry, "grand-mean"),
-        Base("q-aggregation", 100, 0): kinfed.weigh(geometry, "q-aggregation", steps=100),
-        Base("q-aggregation", 300, 0): kinfed.weigh(geometry, "q-aggregation", steps=300),
-        Base("entropic", 1.0, 0): kinfed.weigh(geometry, "entropic", strength=1.0, relative_gap=1e-4),
-        Base("similarity-test", 1.0, 0): kinfed.weigh(geometry, "similarity-test"),
-        Base("clusters", 3, 0): kinfed.weigh(geometry, "clusters", count=3),
-        Base("gradient", 4.0): kinfed.weigh(geometry, "gradient", **more),
-        Base("gradient-clusters", 2): kinfed.weigh(geometry, "gradient-clusters", federation=train, learner=learner),
+        BaseRule("q-aggregation", 100, 0): kinfed.weigh(geometry, "q-aggregation", steps=100),
+        BaseRule("q-aggregation", 300, 0): kinfed.weigh(geometry, "q-aggregation", steps=300),
+        BaseRule("entropic", 1.0, 0): kinfed.weigh(geometry, "entropic", strength=1.0, relative_gap=1e-4),
+        BaseRule("similarity-test", 1.0, 0): kinfed.weigh(geometry, "similarity-test"),
+        BaseRule("clusters", 3, 0): kinfed.weigh(geometry, "clusters", count=3),
+        BaseRule("gradient", 4.0): weigh_agents(agents, "gradient", learner, {"relative_gap": 1e-4}),
+        BaseRule("gradient-clusters", 2): weigh_agents(agents, "gradient-clusters", learner),
     }
     for base in wanted:
         np.testing.assert_allclose(found[base], expected[base].matrix, atol=1e-12, err_msg=base.rule)
@@ -130,16 +137,16 @@ def test_every_base_has_the_weights_of_its_rule():
 
 
 def test_agents_may_move_to_other_shares_to_local_and_to_the_common_model():
-    members = family(1, [0], gradients=False)
-    assert members[0] == Member(LOCAL)
-    assert len(set(members)) == len(members)
-    moves = neighbours(members)
-    place = members.index(Member(Base("entropic", 1.0, 0), 0.4))
-    reached = {members[other] for other in moves[place]}
-    assert {Member(LOCAL), Member(GRAND_MEAN), Member(Base("entropic", 1.0, 0))} <= reached
-    assert Member(Base("entropic", 0.1, 0)) not in reached
-    assert not any(base.learns for base in (member.base for member in members))
-    planned = [Member(LOCAL), Member(LOCAL, plan=Plan(True, 0.1)), Member(GRAND_MEAN, plan=Plan(True, 0.1))]
+    candidates = family(1, [0], gradients=False)
+    assert candidates[0] == Candidate(LOCAL)
+    assert len(set(candidates)) == len(candidates)
+    moves = neighbours(candidates)
+    place = candidates.index(Candidate(BaseRule("entropic", 1.0, 0), 0.4))
+    reached = {candidates[other] for other in moves[place]}
+    assert {Candidate(LOCAL), Candidate(GRAND_MEAN), Candidate(BaseRule("entropic", 1.0, 0))} <= reached
+    assert Candidate(BaseRule("entropic", 0.1, 0)) not in reached
+    assert not any(base.learns for base in (candidate.base for candidate in candidates))
+    planned = [Candidate(LOCAL), Candidate(LOCAL, plan=Plan(True, 0.1)), Candidate(GRAND_MEAN, plan=Plan(True, 0.1))]
     assert neighbours(planned) == [[0], [1, 2], [1, 2]]
 
 
@@ -172,10 +179,10 @@ def test_the_class_conditional_view_compares_within_classes():
 def test_scores_are_losses_of_models_that_have_not_seen_the_points():
     train = kinfed.Preparation.fit(raw := kinfed.concept_shift(n_agents=6, n=10, dim=2, seed=3).train).transform(raw)
     learner = make_learner("ridge")
-    members = (Member(LOCAL), Member(GRAND_MEAN), Member(GRAND_MEAN, 0.4))
-    trials = PooledTrials(train, [kinfed.choose_embedding(train, n_features=20)], "regression", seed=7)
+    candidates = (Candidate(LOCAL), Candidate(GRAND_MEAN), Candidate(GRAND_MEAN, 0.4))
+    agents = pooled(train, learner, seed=7, embeddings=[kinfed.choose_embedding(train, n_features=20)])
     seen = []
-    scores = cross_validate(trials, learner, members, folds=5, progress=lambda done, total: seen.append((done, total)))
+    scores = cross_validate(agents, learner, candidates, folds=5, progress=lambda done, total: seen.append((done, total)))
     repeats = -(-600 // 60)
     assert seen[-1] == (5 * min(repeats, 5), 5 * min(repeats, 5))
     for t in (0, 5):
@@ -183,13 +190,13 @@ def test_scores_are_losses_of_models_that_have_not_seen_the_points():
         for repeat in range(5):
             dealt = deal_folds(train, 5, 7, repeat)
             for fold in range(5):
-                rest = without_fold(train, dealt, fold)
-                for column, member in enumerate(members):
-                    row = np.eye(6)[t] if member.base == LOCAL else rest.sizes / rest.sizes.sum()
-                    if member.own:
+                rest = agents.without(Fold(repeat, fold, 5)).rows
+                for column, candidate in enumerate(candidates):
+                    row = np.eye(6)[t] if candidate.base == LOCAL else rest.sizes / rest.sizes.sum()
+                    if candidate.own:
                         odds = 0.4 / 0.6 * rest.sizes[t] / rest.sizes.mean()
                         row = (row + odds * np.eye(6)[t]) / (1 + odds)
-                    model = learner.fit(rest, row[None])
+                    model = fit(learner, rest, row[None])
                     aside = dealt[t] == fold
                     expected[aside, column] += (model.predict(0, train[t].X[aside]) - train[t].y[aside]) ** 2 / 5
         assert scores[t].n == 10
@@ -199,7 +206,7 @@ def test_scores_are_losses_of_models_that_have_not_seen_the_points():
 
 def test_a_sure_mistake_costs_two_and_a_class_never_seen_one_more_than_nothing():
     train = classes_of((30, 30))
-    models = make_learner("logistic").fit(train, np.eye(2))
+    models = fit(make_learner("logistic"), train, np.eye(2))
     losses = point_losses(models, [0, 1], train[0].X, train[0].y, "classification")
     assert losses.shape == (30, 2)
     assert (losses <= 2).all()
@@ -323,15 +330,17 @@ def test_members_that_left_the_race_are_not_chosen():
 def test_what_cannot_be_told_apart_shares():
     losses = losses_of([1.0, 1.0, 1.05, 3.0, 1.0], 0.5)
     allowed = np.array([True] * 4 + [False])
-    shares = hedge(told(losses), np.ones(30), np.zeros(5), allowed, seed=0)
+    shares = bootstrap_shares(told(losses), np.ones(30), np.zeros(5), allowed, seed=0)
     np.testing.assert_allclose(shares.sum(), 1.0)
     assert min(shares[:2]) > 0.1
     assert shares[3] == shares[4] == 0
-    sure = hedge(scores_of([1.0, 2.0], 0.1), np.ones(30), np.zeros(2), np.array([True, True]), seed=0)
+    sure = bootstrap_shares(scores_of([1.0, 2.0], 0.1), np.ones(30), np.zeros(2), np.array([True, True]), seed=0)
     np.testing.assert_array_equal(sure, [1.0, 0.0])
-    handicapped = hedge(scores_of([1.0, 1.01], 0.01), np.ones(30), np.array([0.03, 0.0]), np.array([True, True]), seed=0)
+    handicapped = bootstrap_shares(
+        scores_of([1.0, 1.01], 0.01), np.ones(30), np.array([0.03, 0.0]), np.array([True, True]), seed=0
+    )
     np.testing.assert_array_equal(handicapped, [0.0, 1.0])
-    alone = choose(scores_of([1.0, 0.99], 0.5), 0, [[0, 1]] * 2, [True, False], hedged=False)
+    alone = choose(scores_of([1.0, 0.99], 0.5), 0, [[0, 1]] * 2, [True, False], shared=False)
     assert alone.shares.max() == 1.0
     plans = ["a", "b", "b"]
     choice = choose(scores_of([1.0, 1.0, 1.0], 1.0, n=5), 0, [[0], [1, 2], [1, 2]], [True, False, False], plans)
@@ -348,14 +357,16 @@ def test_the_hedge_is_that_of_points_reweighted_at_random():
         total += agents[:, [t]] / unit[t] * (rng.dirichlet(np.ones(15), 4000) @ mine)
     expected = np.bincount(total.argmin(axis=1), minlength=4) / 4000
     assert (expected > 0.01).all()
-    found = np.mean([hedge(told(losses), unit, np.zeros(4), np.ones(4, dtype=bool), seed) for seed in range(10)], axis=0)
+    found = np.mean(
+        [bootstrap_shares(told(losses), unit, np.zeros(4), np.ones(4, dtype=bool), seed) for seed in range(10)], axis=0
+    )
     np.testing.assert_allclose(found, expected, atol=4 * np.sqrt(2 * 0.25 / 4000))
 
 
 def test_rounding_and_turned_points_do_not_change_the_hedge():
-    losses = losses_of([1.0, 1.0, 1.02, 1.05, 1.1], 0.5, n=4)  # fewer points than members: no full rank
-    scale, handicap, allowed = np.ones(30), np.zeros(5), np.ones(5, dtype=bool)
-    shares = hedge(told(losses), scale, handicap, allowed, seed=0)
+    losses = losses_of([1.0, 1.0, 1.02, 1.05, 1.1], 0.5, n=4)  # fewer points than candidates: no full rank
+    scale, margin, allowed = np.ones(30), np.zeros(5), np.ones(5, dtype=bool)
+    shares = bootstrap_shares(told(losses), scale, margin, allowed, seed=0)
     assert (shares > 0).sum() > 2
     rng = np.random.default_rng(0)
     turned = []
@@ -365,12 +376,12 @@ def test_rounding_and_turned_points_do_not_change_the_hedge():
         turn, _ = np.linalg.qr(rng.standard_normal((3, 3)))
         turned.append(mine.mean(axis=0) + basis[:, 1:] @ turn @ basis[:, 1:].T @ mine)
     assert not np.allclose(turned[0], losses[0], atol=0.1)
-    np.testing.assert_array_equal(hedge(told(turned), scale, handicap, allowed, seed=0), shares)
+    np.testing.assert_array_equal(bootstrap_shares(told(turned), scale, margin, allowed, seed=0), shares)
 
 
 def test_the_first_of_equal_members_wins():
     losses = [np.column_stack([mine, mine * (1 + 1e-14)]) for mine in losses_of([1.0, 1.0], 0.5)]
-    shares = hedge(told(losses), np.ones(30), np.zeros(4), np.ones(4, dtype=bool), seed=0)
+    shares = bootstrap_shares(told(losses), np.ones(30), np.zeros(4), np.ones(4, dtype=bool), seed=0)
     assert (shares[:2] > 0.1).all()
     assert (shares[2:] == 0).all()
     choice = choose(told([mine[:, ::-1] for mine in losses]), 0, [range(4)] * 4, [False] * 4)
@@ -433,7 +444,7 @@ def test_every_choice_is_explained(grouped, weighed):
         assert words in sentences
     assert "an agent shared" in sentences
     assert " of 100 numbers" in sentences
-    assert "in the end means and covariances of the members' losses" in sentences
+    assert "in the end means and covariances of the candidates' losses" in sentences
     price, error = found.price(found.local)
     assert price > 3 * error > 0
     assert weighed.advice.count("join") >= 0.9 * len(weighed.advice)
@@ -450,13 +461,9 @@ def test_every_choice_is_explained(grouped, weighed):
 
 
 def test_the_record_repeats_itself_for_newcomers(grouped, weighed):
-    embeddings = Comparison(n_features=100).embeddings(
-        prepared := kinfed.Preparation.fit(grouped.train).transform(grouped.train), "regression", "calibrated"
-    )
     learner = make_learner("ridge")
-    again = weigh_federation(
-        prepared, embeddings, "calibrated", learner, {"mixture": weighed.calibration.mixture}, targets=[4, 7]
-    )
+    agents = pooled_agents(grouped.train, None, learner, Settings(n_features=100))
+    again = weigh_agents(agents, "calibrated", learner, {"mixture": weighed.calibration.mixture}, targets=[4, 7])
     same = [t for t in (4, 7) if weighed.calibration.choice.personal[t] == weighed.calibration.choice.chosen]
     assert same
     for t in same:
@@ -512,9 +519,9 @@ class Counted:
     def __init__(self):
         self.models = 0
 
-    def fit(self, federation, weights, *, targets=None, seed=0, progress=None, checkpoint=None):
+    def fit(self, agents, weights, *, targets=None, progress=None, checkpoint=None):
         self.models += len(np.unique(np.round(weights, 12), axis=0))
-        return make_learner("ridge").fit(federation, weights)
+        return make_learner("ridge").fit(agents, weights)
 
 
 @pytest.mark.parametrize("n_agents", [6, 30])
@@ -537,7 +544,7 @@ def test_networks_race_over_starts_and_lengths_within_their_budget():
     trained = []
 
     class Watched(TorchLearner):
-        def fit(self, federation, weights, **more):
+        def fit(self, agents, weights, **more):
             seen = more.pop("monitor", None)
             lanes, done = len(np.unique(weights, axis=0)), [0]
 
@@ -548,7 +555,7 @@ def test_networks_race_over_starts_and_lengths_within_their_budget():
 
             every = more.pop("monitor_every", 1)
             try:
-                return super().fit(federation, weights, monitor=watch, **more)
+                return super().fit(agents, weights, monitor=watch, **more)
             finally:
                 trained.append(lanes * done[0])  # also what was given up half-way
 
@@ -557,7 +564,7 @@ def test_networks_race_over_starts_and_lengths_within_their_budget():
     weights = kinfed.collaboration_weights(generated.train, learner=learner, n_features=60)
     # Clusters and the common model are few lanes each, but with 20 agents not negligible.
     assert sum(trained) <= 6.5 * 20 * 200
-    plans = {member.plan for member in weights.calibration.members}
+    plans = {candidate.plan for candidate in weights.calibration.candidates}
     assert {plan.warm for plan in plans} == {True, False}
     assert len({plan.share for plan in plans}) > 4
     again = kinfed.collaboration_weights(generated.train, learner=learner, n_features=60)
@@ -574,19 +581,19 @@ def test_a_plan_is_a_start_and_a_length():
 
     generated = kinfed.covariate_shift(sizes=(2, 2, 2), n=10, seed=1)
     learner = TorchLearner(hidden=(4,), task="regression", epochs=40)
-    start = common_model(learner, generated.train, seed=3)
-    expected = TorchLearner(hidden=(4,), task="regression", epochs=10, warm_start=start).fit(
-        generated.train, np.eye(6), seed=3
-    )
-    planned = fit_planned(learner, generated.train, np.eye(6), Plan(True, 0.25), seed=3)
+    agents = pooled(generated.train, learner, seed=3)
+    start = common_model(learner, agents)
+    shorter = TorchLearner(hidden=(4,), task="regression", epochs=10, warm_start=start)
+    expected = shorter.fit(agents, np.eye(6))
+    planned = fit_planned(learner, agents, np.eye(6), Plan(True, 0.25))
     X = generated.train[0].X
     np.testing.assert_array_equal(planned.predict(2, X), expected.predict(2, X))
-    usual = fit_planned(learner, generated.train, np.eye(6), USUAL_PLAN, seed=3)
-    np.testing.assert_array_equal(usual.predict(1, X), learner.fit(generated.train, np.eye(6), seed=3).predict(1, X))
+    usual = fit_planned(learner, agents, np.eye(6), USUAL_PLAN)
+    np.testing.assert_array_equal(usual.predict(1, X), learner.fit(agents, np.eye(6)).predict(1, X))
     rounds = TorchLearner(hidden=(4,), task="regression", method="fedavg", rounds=8).trained_for(0.5)
     assert (rounds.length, rounds.rounds) == (4, 4)
     with pytest.raises(kinfed.InputError, match="has no steps to share out"):
-        fit_planned(make_learner("ridge"), generated.train, np.eye(6), Plan(True, 0.1))
+        fit_planned(make_learner("ridge"), agents, np.eye(6), Plan(True, 0.1))
 
 
 def test_candidates_are_trained_as_long_as_they_were_scored():
@@ -596,8 +603,8 @@ def test_candidates_are_trained_as_long_as_they_were_scored():
     generated = kinfed.covariate_shift(sizes=(2, 2, 3), n=15, seed=1)
     learner = TorchLearner(hidden=(3,), task="regression", epochs=33, patience=5)
     weights = kinfed.collaboration_weights(generated.train, learner=learner, n_features=30)
-    for member in weights.calibration.members:
-        assert learner.trained_for(member.plan.share).length == max(1, round(member.plan.share * 33))
+    for candidate in weights.calibration.candidates:
+        assert learner.trained_for(candidate.plan.share).length == max(1, round(candidate.plan.share * 33))
     assert np.isfinite(weights.calibration.choice.mean).all()
     rounds = TorchLearner(hidden=(3,), task="regression", method="fedavg", rounds=7)
     assert np.isfinite(kinfed.collaboration_weights(generated.train, learner=rounds, n_features=30).matrix).all()
@@ -632,9 +639,9 @@ def test_a_target_that_never_varies_is_no_obstacle():
 
 def test_fine_tuning_is_not_staying_local():
     losses = losses_of([1.0, 0.3], 0.05, agents=6)
-    members = (Member(LOCAL), Member(LOCAL, plan=Plan(True, 0.1)))
-    choice = choose(told(losses), 0, neighbours(members), [True, False], [one.plan for one in members])
-    record = Calibration(members, ("x",), choice, "squared error", 0, ())
+    candidates = (Candidate(LOCAL), Candidate(LOCAL, plan=Plan(True, 0.1)))
+    choice = choose(told(losses), 0, neighbours(candidates), [True, False], [one.plan for one in candidates])
+    record = Calibration(candidates, ("x",), choice, "squared error", 0, ())
     assert {record.advice(t) for t in range(6)} == {"join"}
 
 
@@ -644,10 +651,10 @@ def test_one_judge_is_not_certain():
 
 
 def test_the_thrifty_family_starts_with_what_costs_least():
-    members = thrifty_family([0, 1], gradients=True)
-    assert members[:2] == (Member(LOCAL), Member(GRAND_MEAN))
-    assert len(set(members)) == len(members)
-    assert {"clusters", "entropic", "gradient", "q-aggregation"} <= {member.base.rule for member in members}
+    candidates = budgeted_family([0, 1], gradients=True)
+    assert candidates[:2] == (Candidate(LOCAL), Candidate(GRAND_MEAN))
+    assert len(set(candidates)) == len(candidates)
+    assert {"clusters", "entropic", "gradient", "q-aggregation"} <= {candidate.base.rule for candidate in candidates}
 
 
 def test_predictions_of_gain_are_for_rules_that_train_nothing():

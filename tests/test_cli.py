@@ -189,7 +189,7 @@ def test_json_of_an_experiment(kinfed_here, tmp_path):
 
 
 def test_sites_tell_what_crossed(kinfed_here, tmp_path):
-    options = ("--rule", "entropic", "--engine", "sites", "--out", "p")
+    options = ("--rule", "entropic", "--backend", "sites", "--out", "p")
     code, told, _ = kinfed_here("personalize", "patients.csv", *ABOUT, *options)
     assert code == 0
     assert "came from the agents" in told
@@ -227,7 +227,7 @@ def test_every_option_is_explained(command):
         ("kinfed pers", "personalize"),
         ("kinfed personalize --rule ent", "entropic"),
         ("kinfed weights --learner log", "logistic"),
-        ("kinfed personalize --engine fl", "flower"),
+        ("kinfed personalize --backend fl", "flower"),
         ("kinfed theory --kernel lap", "laplace"),
         ("kinfed weights --shift cov", "covariate"),
         ("kinfed weights --sampling orth", "orthogonal"),
@@ -242,11 +242,15 @@ def test_shells_complete_names(kinfed_here, monkeypatch, typed, offered):
     assert (code, told.split()) == (0, [offered])
 
 
+HEAVY = ("torch", "flwr", "ray", "cryptography", "sklearn", "plotly", "matplotlib", "PIL", "pyarrow.parquet")
+
+
 def test_help_loads_none_of_the_heavy_libraries(tmp_path):
+    """Nor does ``import kinfed``, which comes first here."""
     program = (
         "import sys; from kinfed.cli import main; sys.argv = ['kinfed', 'personalize', '--help']\n"
         "try: main()\n"
-        "except SystemExit: print([name for name in ('torch', 'flwr', 'matplotlib', 'sklearn') if name in sys.modules])"
+        f"except SystemExit: print([name for name in {HEAVY} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip().endswith("[]"), done.stdout[-500:] + done.stderr

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -17,10 +16,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from kinfed.cli.data import app
+from cli_runs import in_this_process
+from kinfed.cli.sites import data_app as app
 from kinfed.data.catalogue import CATALOGUE, cache_folder, fetch, find_entry
-from kinfed.data.catalogue.downloads import download
-from kinfed.data.catalogue.sources import HOSPITALS, MEASURED, HeartFiles
+from kinfed.data.sources import HOSPITALS, MEASURED, HeartFiles, download
 from kinfed.errors import InputError, KinfedError, MissingExtraError
 
 PACKAGED = [name for name, entry in CATALOGUE.items() if entry.source.at_hand]
@@ -345,9 +344,7 @@ def test_fetch_ends_with_the_path_and_a_command_that_runs(tmp_path, own_cache):
     assert path == str(own_cache / "hsb82.csv")
     assert command == f"kinfed personalize {path} --target mAch --agent school --out results"
     logistic = json.loads(run("fetch", "medicare", "--json").stdout)["command"]
-    arguments = [*logistic.split()[1:], "--rule", "grand-mean"]
-    program = [sys.executable, "-c", "from kinfed.cli import main; main()"]
-    done = subprocess.run([*program, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = in_this_process(*logistic.split()[1:], "--rule", "grand-mean", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "results" / "scores.csv").exists()
 
@@ -377,8 +374,7 @@ def test_femnist_needs_a_package_or_files(monkeypatch):
 
 
 def test_a_mistake_is_one_line_and_exit_code_one(tmp_path):
-    program = [sys.executable, "-c", "from kinfed.cli import main; main()", "data", "fetch", "hsb83"]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = in_this_process("data", "fetch", "hsb83", cwd=tmp_path)
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stderr.startswith("kinfed: ")
@@ -416,8 +412,7 @@ def test_the_commands_of_the_page(tmp_path):
     assert len(lines) == 8
     for line in lines:
         arguments = [*line.split()[1:], *faster.get(line.split()[1], [])]
-        program = [sys.executable, "-c", "from kinfed.cli import main; main()", *arguments]
-        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        done = in_this_process(*arguments, cwd=tmp_path)
         if "heart-disease" in line:
             assert done.returncode == 1
             assert "is not heart-disease as kinfed knows it" in done.stderr

@@ -4,8 +4,6 @@ import gzip
 import hashlib
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +13,9 @@ from scipy.stats import chi2
 from typer.testing import CliRunner
 
 import kinfed
-from kinfed.cli.sketch import app
-from kinfed.cli.sketch_comparison import pairwise
-from kinfed.data.numeric_batches import chosen_columns, numeric_batches
+from cli_runs import in_this_process
+from kinfed.cli.sketch import app, pairwise
+from kinfed.data.tables import chosen_columns, numeric_batches
 from kinfed.errors import KinfedError
 
 
@@ -180,10 +178,9 @@ def test_check_is_one_sentence_that_names_what_leaves(sites):
 
 def test_check_fails_with_one_line_and_exit_code_one(sites):
     run("recipe", "--bandwidth", 1, "--dim", 2, "--out", "other.json")
-    program = [sys.executable, "-c", "from kinfed.cli import main; main()", "sketch", "check", "north.npz"]
-    sound = subprocess.run([*program, "--recipe", "recipe.json"], cwd=sites, capture_output=True, text=True, timeout=120)
+    sound = in_this_process("sketch", "check", "north.npz", "--recipe", "recipe.json", cwd=sites)
     assert (sound.returncode, sound.stderr) == (0, "")
-    wrong = subprocess.run([*program, "--recipe", "other.json"], cwd=sites, capture_output=True, text=True, timeout=120)
+    wrong = in_this_process("sketch", "check", "north.npz", "--recipe", "other.json", cwd=sites)
     assert wrong.returncode == 1
     assert len(wrong.stderr.strip().splitlines()) == 1
     assert "other features than other.json" in wrong.stderr

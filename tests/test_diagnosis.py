@@ -14,10 +14,16 @@ import pandas as pd
 import pytest
 
 import kinfed
-from kinfed.diagnosis import ShiftTest, shift_tests
-from kinfed.diagnosis.common_model import FOLDS, cross_fitted, curves_and_products, near_rows, principal_coordinates
-from kinfed.diagnosis.own_functions import share_of_own_functions
-from kinfed.diagnosis.permutation import deal_rows, exchange_within_cells
+from kinfed.analysis import ShiftTest, shift_tests
+from kinfed.analysis.common_model import (
+    FOLDS,
+    cross_fitted,
+    curves_and_products,
+    near_rows,
+    principal_coordinates,
+    share_of_own_functions,
+)
+from kinfed.analysis.permutation import deal_rows, exchange_within_cells
 from kinfed.federation import Agent, Federation
 
 LEAST_PERMUTATIONS = 19  # p <= 0.05 exactly if the data have the largest statistic of twenty
@@ -327,7 +333,7 @@ def test_odd_federations_get_finite_answers(name):
 
 
 def test_of_very_many_rows_some_are_drawn_from_every_agent(monkeypatch):
-    monkeypatch.setattr("kinfed.diagnosis.questions.MOST_ROWS", 100)
+    monkeypatch.setattr("kinfed.analysis.shifts.MOST_ROWS", 100)
     train = kinfed.no_structure(5, 60, dim=2, seed=0).train
     found = shift_tests(train, labels=False, permutations=19)
     assert any("100 of the 300 rows" in note for note in found.notes)
@@ -422,17 +428,17 @@ def with_words(train: Federation) -> Federation:
 
 def test_a_prospect_holds_the_weights_and_how_they_came_about():
     train = kinfed.concept_shift(n_agents=6, n=12, dim=2, seed=0).train
-    found = kinfed.prospect(train, "q-aggregation", seed=3, options={"steps": 20})
+    found = kinfed.weighting(train, "q-aggregation", seed=3, options={"steps": 20})
     weights = kinfed.collaboration_weights(train, "q-aggregation", seed=3, options={"steps": 20})
     np.testing.assert_array_equal(found.weights.matrix, weights.matrix)
-    assert isinstance(found, kinfed.Prospect)
+    assert isinstance(found, kinfed.Weighting)
     assert found.train.names == train.names
     assert found.seed == 3
     assert any("rule q-aggregation, steps 20" in sentence for sentence in found.choices)
     assert found.choices[-1].startswith("learner Ridge")
     personal = kinfed.personalize(train, "ridge", "q-aggregation", seed=3, options={"steps": 20})
     assert personal.choices == found.choices
-    raw = kinfed.prospect(train, "q-aggregation", standardise=False)
+    raw = kinfed.weighting(train, "q-aggregation", standardise=False)
     np.testing.assert_array_equal(raw.train[0].X, train[0].X)
 
 

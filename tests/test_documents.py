@@ -19,15 +19,14 @@ import pytest
 import typer
 
 import kinfed
+from kinfed.backends.agents import QUESTIONS
+from kinfed.backends.site import InProcess, sites_of
 from kinfed.cli.application import app
-from kinfed.engines.coordinator import coordinate
-from kinfed.engines.federations import sites_of
-from kinfed.engines.in_process import InProcess
-from kinfed.engines.wishes import Wishes
 from pages import ROOT, Stage, commands, differences, inline_commands, pages, steps
+from site_runs import run
 
 SELF = "tests/test_documents.py::"
-DEPLOYED = "tests/test_flower_network.py::test_deployed_and_simulated_runs"
+DEPLOYED = "tests/test_flower_runs.py::test_deployed"
 DEMO = "tests/test_cli.py::test_demo_ends_with_three_sentences_and_its_files"
 SET_UP = "it sets up an environment from a package index"
 
@@ -63,7 +62,7 @@ def model_of_a_site(folder: Path) -> None:
     learner = kinfed.make_learner("ridge")
     first, *others = sites_of(federation, None, learner)
     sites = [replace(first, out=folder / "data" / "model"), *others]
-    coordinate(InProcess(sites), learner, Wishes("q-aggregation", {}), agents=len(sites))
+    run(InProcess(sites), learner)
 
 
 def stage_of(page: Path, folder: Path) -> Stage:
@@ -80,16 +79,18 @@ def where(command: str) -> str | None:
 
 
 @pytest.fixture
-def rules_stay():
-    """A page may give a rule of its own a name; other tests must not see it."""
-    before = dict(kinfed.RULES)
+def names_stay():
+    """A page may give a rule, a method or a question of its own a name; other tests must not see it."""
+    registries = (kinfed.RULES, kinfed.METHODS, QUESTIONS)
+    before = [set(one) for one in registries]
     yield
-    kinfed.RULES.clear()
-    kinfed.RULES.update(before)
+    for registry, known in zip(registries, before, strict=True):
+        for name in set(registry) - known:
+            del registry[name]
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
-def test_a_page_does_what_it_shows(page, tmp_path, rules_stay):
+def test_a_page_does_what_it_shows(page, tmp_path, names_stay):
     stage = stage_of(page, tmp_path)
     own = {"/absolute/path/to": str(tmp_path), '"/data/': f'"{tmp_path}/data/'}  # places on the reader's machine
     ran = ""
@@ -175,6 +176,7 @@ def test_every_extra_and_version_that_is_named_exists():
     assert table.keys() | {"benchmarks"} == extras.keys()
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("program, page", [("flower-superlink", "flower.md"), ("flower-supernode", "flower.md")])
 def test_flower_knows_the_options_that_are_shown(program, page):
     """The deployment itself is tested elsewhere, with the same options; here that Flower has all that the page names."""

@@ -21,7 +21,7 @@ def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
-@pytest.fixture(name="rows")
+@pytest.fixture(name="rows", scope="module")
 def two_kinds_of_agents():
     """Eight agents; the sign of the slope alternates, so one common model is useless."""
     rng = np.random.default_rng(0)
@@ -52,12 +52,11 @@ def test_a_classifier_with_text_labels_and_probabilities(rows, estimator):
     np.testing.assert_array_equal(model.classes_[probabilities.argmax(axis=1)], model.predict(X, agent=agent))
 
 
-def test_the_agent_may_be_a_column_of_the_table(rows):
+def test_the_agent_may_be_a_column_of_the_table(rows, fitted):
     X, y, agent = rows
     table = X.assign(site=agent)
     by_column = kinfed.PersonalizedRegressor().fit(table, y, agent="site")
-    by_label = kinfed.PersonalizedRegressor().fit(X, y, agent=agent)
-    np.testing.assert_array_equal(by_column.predict(table, agent="site"), by_label.predict(X, agent=agent))
+    np.testing.assert_array_equal(by_column.predict(table, agent="site"), fitted.predict(X, agent=agent))
     assert list(by_column.feature_names_in_) == ["a", "b", "c"]
 
 
@@ -87,6 +86,12 @@ def test_grid_search_in_a_pipeline_with_metadata_routing(rows):
         assert search.best_estimator_.predict(X, agent=agent).shape == (480,)
 
 
+@pytest.fixture(name="fitted", scope="module")
+def fitted_to_rows(rows):
+    X, y, agent = rows
+    return kinfed.PersonalizedRegressor().fit(X, y, agent=agent)
+
+
 @pytest.mark.parametrize(
     "call, words",
     [
@@ -96,18 +101,17 @@ def test_grid_search_in_a_pipeline_with_metadata_routing(rows):
             "no agent among those seen at fit: 'site 9'; the nearest is",
         ),
         (lambda m, X, y, a: m.predict(X, agent=a[:5]), "one label per row: X has 480 rows"),
-        (lambda m, X, y, a: m.fit(X, y, agent=a[:5]), "one label per row"),
-        (lambda m, X, y, a: m.fit(X, y, agent="place"), "no column 'place'"),
-        (lambda m, X, y, a: m.fit(X.to_numpy(), y, agent="place"), "X is not a DataFrame"),
-        (lambda m, X, y, a: m.fit(X * 0 + 1, y, agent=a), "constant"),
-        (lambda m, X, y, a: m.fit(X, y, agent=["lonely", *a[1:]]), "agent lonely has one point"),
+        (lambda m, X, y, a: clone(m).fit(X, y, agent=a[:5]), "one label per row"),
+        (lambda m, X, y, a: clone(m).fit(X, y, agent="place"), "no column 'place'"),
+        (lambda m, X, y, a: clone(m).fit(X.to_numpy(), y, agent="place"), "X is not a DataFrame"),
+        (lambda m, X, y, a: clone(m).fit(X * 0 + 1, y, agent=a), "constant"),
+        (lambda m, X, y, a: clone(m).fit(X, y, agent=["lonely", *a[1:]]), "agent lonely has one point"),
         (lambda m, X, y, a: kinfed.PersonalizedRegressor("logistic").fit(X, y, agent=a), "learner for regression"),
         (lambda m, X, y, a: kinfed.PersonalizedRegressor(rule="best").fit(X, y, agent=a), "rule 'best' is not known"),
         (lambda m, X, y, a: kinfed.PersonalizedClassifier().fit(X, y * 0 > 1, agent=a), "at least two classes"),
     ],
 )
-def test_mistakes_are_named(rows, call, words):
+def test_mistakes_are_named(rows, fitted, call, words):
     X, y, agent = rows
-    model = kinfed.PersonalizedRegressor().fit(X, y, agent=agent)
     with pytest.raises(kinfed.KinfedError, match=words):
-        call(model, X, y, agent)
+        call(fitted, X, y, agent)

@@ -9,11 +9,12 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import log_loss
 from sklearn.svm import LinearSVC
 
+from kinfed.analysis import bootstrap_interval, paired_comparison, score_models, worst_decile
 from kinfed.errors import InputError
-from kinfed.evaluation import bootstrap_interval, paired_comparison, score_models, worst_decile
 from kinfed.federation import Agent, Federation
 from kinfed.learners import Logistic, Ridge
 from kinfed.learners.scikit import ScikitLearner
+from question_sites import fit
 
 
 def make_federation(n_agents=6, size=15, labels=None, seed=0):
@@ -33,7 +34,7 @@ def without_points(federation, k):
 
 def test_regression_scores():
     train, test = make_federation(), without_points(make_federation(seed=1), 2)
-    models = Ridge().fit(train, np.eye(6))
+    models = fit(Ridge(), train, np.eye(6))
     scores = score_models(models, test, "regression")
     for k in (0, 1, 3, 4, 5):
         assert scores["mean squared error"][k] == pytest.approx(np.mean((models.predict(k, test[k].X) - test[k].y) ** 2))
@@ -46,7 +47,7 @@ def test_regression_scores():
 
 def test_classification_scores():
     train, test = (make_federation(labels=["low", "mid", "top"], seed=seed) for seed in (0, 1))
-    models = Logistic().fit(train, np.full((6, 6), 1 / 6))
+    models = fit(Logistic(), train, np.full((6, 6), 1 / 6))
     scores = score_models(models, test, "classification")
     for k, agent in enumerate(test):
         probabilities = models.predict_proba(k, agent.X)
@@ -61,7 +62,7 @@ def test_classes_never_seen_cost_much_but_not_everything():
     X = np.arange(8.0)[:, None]
     train = Federation.from_arrays(X, ["a", "b"] * 4, np.repeat([0, 1], 4))
     test = Federation.from_arrays(X, ["a", "new"] * 4, np.repeat([0, 1], 4))
-    scores = score_models(Logistic().fit(train, np.eye(2)), test, "classification")
+    scores = score_models(fit(Logistic(), train, np.eye(2)), test, "classification")
     assert np.isfinite(scores["log loss"]).all()
     assert (scores["log loss"] > 6.9).all()
     assert (scores["accuracy"] <= 0.5).all()
@@ -69,7 +70,7 @@ def test_classes_never_seen_cost_much_but_not_everything():
 
 def test_models_without_probabilities_have_an_accuracy():
     train = make_federation(labels=[0, 1, 2])
-    scores = score_models(ScikitLearner(LinearSVC()).fit(train, np.eye(6)), train, "classification")
+    scores = score_models(fit(ScikitLearner(LinearSVC()), train, np.eye(6)), train, "classification")
     assert (scores["accuracy"] > 0.5).all()
     assert np.isnan(scores["log loss"]).all()
     assert "log loss" not in str(scores)
@@ -77,16 +78,16 @@ def test_models_without_probabilities_have_an_accuracy():
 
 def test_unsupervised_scores():
     train = make_federation()
-    models = ScikitLearner(KMeans(2, n_init=1)).fit(train, np.eye(6))
+    models = fit(ScikitLearner(KMeans(2, n_init=1)), train, np.eye(6))
     scores = score_models(models, train, "unsupervised")
     assert scores["score"].tolist() == [models.score(k, train[k].X) for k in range(6)]
     with pytest.raises(InputError, match="RidgeModels has no score"):
-        score_models(Ridge().fit(train, np.eye(6)), train, "unsupervised")
+        score_models(fit(Ridge(), train, np.eye(6)), train, "unsupervised")
 
 
 def test_models_of_some_targets():
     train = make_federation()
-    models = Ridge().fit(train, np.eye(6)[[4, 1]])
+    models = fit(Ridge(), train, np.eye(6)[[4, 1]])
     scores = score_models(models, train, "regression", targets=[4, 1])
     assert scores.names == ("site 4", "site 1")
     with pytest.raises(InputError, match="2 models for 6 agents"):

@@ -1,11 +1,14 @@
 """The experiments as users run them: equal seeds give equal bytes, interruptions cost nothing, verdicts have numbers."""
 
+import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 
 import numpy as np
@@ -13,19 +16,27 @@ import pandas as pd
 import pytest
 
 import kinfed
+from cli_runs import in_this_process
 from kinfed.experiments import EXPERIMENTS, run_experiment
-from kinfed.experiments.crossings import crossing, crossing_with_error
-from kinfed.experiments.measurements import (
+from kinfed.experiments.experiment import (
     COLUMNS,
-    Findings,
     Measurement,
+    PartFindings,
     load_findings,
     save_findings,
     setting_label,
     setting_value,
 )
-from kinfed.experiments.paper_settings import LeastSquares, concept_kernel, repetition_seed
-from kinfed.experiments.summary import by_repetition, means_table, over_repetitions
+from kinfed.experiments.paper_settings import (
+    LeastSquares,
+    by_repetition,
+    concept_kernel,
+    crossing,
+    crossing_with_error,
+    over_repetitions,
+    repetition_seed,
+)
+from kinfed.experiments.runner import means_table
 
 TINY = {
     "concept-shift": {"agents": 8, "points": 6, "dim": 3, "features": 40, "steps": 30, "spreads": (0.0, 0.5, 1.0)},
@@ -33,7 +44,7 @@ TINY = {
         "group_sizes": (3, 3, 4), "points": 8, "features": 40, "hidden_layers": (1, 2), "widths": (4,), "epochs": 20,
         "batch": 16, "test_points": 30, "look_every": 5,
     },
-    "early-stop": {"agents": 8, "points": 6, "dim": 3, "features": 40, "steps": 2000, "spreads": (0.0, 1.0)},
+    "early-stop": {"agents": 8, "points": 6, "dim": 3, "features": 40, "steps": 200, "spreads": (0.0, 1.0)},
     "feature-count": {"agents": 8, "points": 6, "dim": 3, "features": (10, 40)},
     "femnist": {"epochs": 6, "features": 30, "hidden": 4, "batch": 8, "look_every": 2},
     "identical-agents": {
@@ -65,8 +76,32 @@ def kinfed_command(*arguments, cwd):
     return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_every_experiment_keeps_its_promises(name, tmp_path):
+def first_part(name, folder):
+    """What the first part finds; called in a process of its own."""
+    experiment = tiny(name, folder)
+    part = experiment.parts()[0]
+    save_findings(folder / f"{name}.npz", experiment.run(part, lambda share: None, folder))
+    return part.name
+
+
+@pytest.fixture(scope="module")
+def another_process():
+    """A process that shares nothing with this one."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+TORCH = ("covariate-shift", "femnist")
+
+
+def each(names):
+    return [pytest.param(name, marks=pytest.mark.torch) if name in TORCH else name for name in names]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("experiments")
+@pytest.mark.parametrize("name", each(TINY))
+def test_every_experiment_keeps_its_promises(name, tmp_path, another_process):
     seen = []
     summary = run_experiment(
         tiny(name, tmp_path),
@@ -102,13 +137,21 @@ def test_every_experiment_keeps_its_promises(name, tmp_path):
     for words in ("`kinfed reproduce`", "numpy", "| seed | 0 |"):
         assert words in text
 
-    # The same seed in other processes, the parts in another order and one of them lost: the same bytes.
-    other = tmp_path / "b"
-    run_experiment(tiny(name, tmp_path, repetitions=2), other, workers=1)
-    next((other / "parts").glob("*.npz")).write_bytes(b"not whole")
-    run_experiment(tiny(name, tmp_path), other, workers=2)
-    assert (other / "results.csv").read_bytes() == (tmp_path / "a" / "results.csv").read_bytes()
-    assert (other / "means.csv").read_bytes() == (tmp_path / "a" / "means.csv").read_bytes()
+    # The same seed in another process: the same numbers.
+    part = another_process.submit(first_part, name, tmp_path).result()
+    there, here = tmp_path / f"{name}.npz", next((tmp_path / "a" / "parts").glob(f"{part}-*.npz"))
+    with np.load(there) as first, np.load(here) as second:
+        assert first.files == second.files
+        assert all(first[key].tobytes() == second[key].tobytes() for key in first.files)
+
+    # The parts in another order, one of them damaged and one lost: the same bytes.
+    shutil.copytree(tmp_path / "a" / "parts", tmp_path / "b" / "parts")
+    first, *_, last = sorted((tmp_path / "b" / "parts").glob("*.npz"))
+    first.write_bytes(b"not whole")
+    last.unlink()
+    run_experiment(tiny(name, tmp_path), tmp_path / "b", workers=1)
+    for table in ("results.csv", "means.csv"):
+        assert (tmp_path / "b" / table).read_bytes() == (tmp_path / "a" / table).read_bytes()
 
 
 def test_another_seed_in_the_same_folder_is_another_run(tmp_path):
@@ -118,13 +161,24 @@ def test_another_seed_in_the_same_folder_is_another_run(tmp_path):
     assert not np.allclose(first, pd.read_csv(tmp_path / "results.csv")["value"])
 
 
+LONG = ["reproduce", "concept-shift", "--agents", "40", "--repetitions", "8", "--seed", "3"]
+LONG += ["--spreads", "0", "--spreads", "1"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody interrupts, all in this process."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert in_this_process(*LONG, "--workers", "1", "--out", folder, cwd=folder).returncode == 0
+    return folder
+
+
 @pytest.mark.slow
+@pytest.mark.xdist_group("experiments")
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(kill, tmp_path):
-    arguments = ["reproduce", "concept-shift", "--agents", "40", "--repetitions", "8", "--seed", "3", "--workers", "2"]
-    arguments += ["--spreads", "0", "--spreads", "1"]
-    whole = kinfed_command(*arguments, "--out", "whole", cwd=tmp_path)
-    run = kinfed_command(*arguments, "--out", "cut", cwd=tmp_path)
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(kill, tmp_path, whole):
+    """It begins in two processes and goes on in one."""
+    run = kinfed_command(*LONG, "--workers", "2", "--out", "cut", cwd=tmp_path)
     parts = tmp_path / "cut" / "parts"
     deadline = time.monotonic() + 120
     while len(list(parts.glob("*.npz"))) < 2 and time.monotonic() < deadline:
@@ -135,18 +189,16 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(kill, tmp_path)
     assert "Traceback" not in errors
     kept = len(list(parts.glob("*.npz")))
     assert 0 < kept < 8
-    resumed = kinfed_command(*arguments, "--out", "cut", cwd=tmp_path)
-    out, errors = resumed.communicate(timeout=240)
-    assert resumed.returncode == 0, errors
-    assert "the transition is at sigma_c^2 = 0.5" in out
-    _, errors = whole.communicate(timeout=240)
-    assert whole.returncode == 0, errors
-    assert (tmp_path / "cut" / "results.csv").read_bytes() == (tmp_path / "whole" / "results.csv").read_bytes()
+    resumed = in_this_process(*LONG, "--workers", "1", "--out", "cut", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "the transition is at sigma_c^2 = 0.5" in resumed.stdout
+    assert (tmp_path / "cut" / "results.csv").read_bytes() == (whole / "results.csv").read_bytes()
 
 
+@pytest.mark.torch
 def test_networks_cut_off_mid_training_end_with_the_same_values(tmp_path):
     pytest.importorskip("torch")
-    from kinfed.experiments.training import train_and_test
+    from kinfed.experiments.paper_settings import train_and_test
     from kinfed.learners.neural import TorchLearner
 
     generated = kinfed.covariate_shift((2, 2, 2), n=8, seed=0)
@@ -194,26 +246,24 @@ def test_networks_cut_off_mid_training_end_with_the_same_values(tmp_path):
     ],
 )
 def test_mistakes_are_one_line(arguments, words, tmp_path):
-    run = kinfed_command("reproduce", *arguments, "--out", "out", cwd=tmp_path)
-    _, errors = run.communicate(timeout=60)
+    run = in_this_process("reproduce", *arguments, "--out", "out", cwd=tmp_path)
     assert run.returncode == 1
-    assert words in errors
-    assert len(errors.strip().splitlines()) == 1
+    assert words in run.stderr
+    assert len(run.stderr.strip().splitlines()) == 1
 
 
 def test_an_out_that_is_a_file_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    run = kinfed_command("reproduce", "concept-shift", "--quick", "--out", "file/here", cwd=tmp_path)
-    _, errors = run.communicate(timeout=60)
+    run = in_this_process("reproduce", "concept-shift", "--quick", "--out", "file/here", cwd=tmp_path)
     assert run.returncode == 1
-    assert "cannot be made" in errors
-    assert len(errors.strip().splitlines()) == 1
+    assert "cannot be made" in run.stderr
+    assert len(run.stderr.strip().splitlines()) == 1
 
 
 def test_quick_runs_are_smaller():
     for experiment in EXPERIMENTS.values():
         full = {field.name: field.default for field in fields(experiment)}
-        for name, value in experiment.quick().items():
+        for name, value in experiment.quick.items():
             if name != "look_every":  # the shorter a run, the closer the looks
                 larger = len(full[name]) > len(value) if isinstance(value, tuple) else full[name] > value
                 assert larger, f"{experiment.name}: {name}"
@@ -226,10 +276,10 @@ def test_quick_runs_are_smaller():
         ("concept-shift", {"spreads": (0.3, 0.4)}),
         ("concept-shift", {"spreads": (0.3,), "methods": ("grand-mean",)}),
         ("concept-shift", {"test_points": 50}),
-        ("covariate-shift", {"methods": ("local",), "batch": 0}),
+        pytest.param("covariate-shift", {"methods": ("local",), "batch": 0}, marks=pytest.mark.torch),
         ("early-stop", {"steps": 5, "factors": (0.5,)}),
         ("feature-count", {"features": (10,), "samplings": ("sobol",)}),
-        ("femnist", {"methods": ("entropic",), "pixels": "ink", "bandwidth": 20.0}),
+        pytest.param("femnist", {"methods": ("entropic",), "pixels": "ink", "bandwidth": 20.0}, marks=pytest.mark.torch),
         ("identical-agents", {"kin": (1,), "methods": ("local", "oracle", "q-aggregation")}),
     ],
 )
@@ -273,7 +323,7 @@ def test_crossings():
 
 
 def test_findings_survive_the_file_and_damage_is_noticed(tmp_path):
-    found = Findings(
+    found = PartFindings(
         (Measurement(setting_label(a=1, b="x"), "local", 3, "accuracy", np.array([0.5, np.pi]), ("é", "β")),),
         {"weights": np.eye(2)},
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import kinfed
-from kinfed.features.cosine import cosine_of_turns
+from kinfed.embedding.fourier import cosine_of_turns
 
 KERNELS = [
     kinfed.Gaussian(1.5),

@@ -1,21 +1,22 @@
 """The channel over a real SuperLink and SuperNodes with TLS and keys, with a stand-in for what is asked."""
 
-import http.client
 import json
+import subprocess
+import sys
 
 import pytest
 
-from flower_deployment import Deployment, wait_until
-from kinfed.engines.flower.certificates import write_certificates
-from kinfed.engines.flower.folder import write_app
+from flower_deployment import CONNECTED, wait_until
+from kinfed.deployment.certificates import write_certificates
+from kinfed.deployment.folder import write_app
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("deployment")]
 
 CLIENT = """
 import os, time
 import numpy as np
-from kinfed.engines.flower.client_app import client_app
-from kinfed.engines.messages import Reply
+from kinfed.backends.flower.nodes import client_app
+from kinfed.backends.wire import Message
 from kinfed.errors import InputError
 
 def answer(site, request, notes):
@@ -24,7 +25,7 @@ def answer(site, request, notes):
         raise InputError("this site will not; ask another")
     time.sleep(request.settings.get("sleep", 0))
     said = {"name": site["name"], "process": os.getpid(), "count": count, "seed": site["seed"]}
-    return Reply(said, {name: 2 * array for name, array in request.arrays.items()}), {"count": np.array(count)}
+    return Message(said, {name: 2 * array for name, array in request.arrays.items()}), {"count": np.array(count)}
 
 app = client_app(lambda context: {**context.node_config, "seed": context.run_config["seed"]}, answer)
 """
@@ -33,8 +34,8 @@ SERVER = """
 import json, time
 from pathlib import Path
 import numpy as np
-from kinfed.engines.flower.server_app import server_app
-from kinfed.engines.messages import Reply, Request
+from kinfed.backends.flower.channel import server_app
+from kinfed.backends.wire import Message, Request
 
 def main(channel, run_config):
     out = Path(run_config["out"])
@@ -56,7 +57,7 @@ def main(channel, run_config):
             names.update({a: answer.settings["name"] for a, answer in answers.items()})
         found = {
             names[address]: {**answer.settings, "x": answer.arrays["x"].tolist(), "y": str(answer.arrays["y"].dtype)}
-            if isinstance(answer, Reply) else {"failure": answer.reason}
+            if isinstance(answer, Message) else {"failure": answer.reason}
             for address, answer in answers.items()
         }
         (out / f".{title}").write_text(json.dumps({"taken": taken, "answers": found}))
@@ -65,25 +66,17 @@ def main(channel, run_config):
     exchange("introduction", None, 60)
     while not (out / "killed").exists() and time.monotonic() < until + 60:
         time.sleep(0.1)
-    exchange("faults", {"a": {}, "b": {"raise": True}, "c": {}}, 35)
-    exchange("slow", {"a": {"sleep": 20}}, 8)
-    exchange("again", {"a": {}, "b": {}}, 60)
+    exchange("faults", {"north": {}, "south": {"raise": True}, "west": {}}, 35)
+    exchange("slow", {"north": {"sleep": 20}}, 8)
+    exchange("again", {"north": {}, "south": {}}, 60)
 
 app = server_app(main)
 """
 
 
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory):
-    with Deployment(tmp_path_factory.mktemp("deployment")) as made:
-        for number, name in enumerate("abc"):
-            made.start_node(number, f'name="{name}"')
-        made.wait_for_nodes()
-        yield made
-
-
-def test_questions_are_answered_and_faults_are_failures_in_bounded_time(deployment):
-    out, app = deployment.folder / "out", deployment.folder / "app"
+def test_questions_are_answered_and_faults_are_failures_in_bounded_time(deployment, tmp_path):
+    deployment.revive_nodes()
+    out, app = tmp_path / "out", tmp_path / "app"
     out.mkdir()
     write_app(app)
     (app / "kinfed_app" / "client.py").write_text(CLIENT)
@@ -94,7 +87,7 @@ def test_questions_are_answered_and_faults_are_failures_in_bounded_time(deployme
         return json.loads(deployment.wait_for(out / f"{title}.json", seconds).read_text())
 
     first = told("introduction", 120)["answers"]
-    assert sorted(first) == ["a", "b", "c"]
+    assert sorted(first) == ["north", "south", "west"]
     for name, answer in first.items():
         assert answer["name"] == name
         assert (answer["count"], answer["seed"]) == (1, 7)
@@ -105,18 +98,18 @@ def test_questions_are_answered_and_faults_are_failures_in_bounded_time(deployme
     (out / "killed").touch()
     faults = told("faults", 90)
     assert faults["taken"] < 40
-    assert faults["answers"]["a"]["count"] == 2  # the notes of the first exchange are still there, in another process
-    assert faults["answers"]["a"]["process"] != first["a"]["process"]
-    assert faults["answers"]["b"] == {"failure": "InputError: this site will not; ask another"}
-    assert faults["answers"]["c"] == {"failure": "no answer within 35 s"}
+    assert faults["answers"]["north"]["count"] == 2  # the notes of the first exchange are still there, in another process
+    assert faults["answers"]["north"]["process"] != first["north"]["process"]
+    assert faults["answers"]["south"] == {"failure": "InputError: this site will not; ask another"}
+    assert faults["answers"]["west"] == {"failure": "no answer within 35 s"}
 
     slow = told("slow", 30)
     assert slow["taken"] < 12
-    assert slow["answers"] == {"a": {"failure": "no answer within 8 s"}}
+    assert slow["answers"] == {"north": {"failure": "no answer within 8 s"}}
     again = told("again", 90)["answers"]
-    assert again["b"]["count"] == 2  # what raised kept no notes
-    assert again["a"]["count"] >= 3
-    wait_until(lambda: deployment.status(run) == "finished:completed", 30, "the end of the run")
+    assert again["south"]["count"] == 2  # what raised kept no notes
+    assert again["north"]["count"] >= 3
+    deployment.wait_for_end(run)
 
 
 def refused(deployment, number, **options):
@@ -128,7 +121,7 @@ def refused(deployment, number, **options):
         node.stop()
         del deployment.supernodes[number]
     assert node.popen.returncode not in (0, None)
-    assert "SuperNode ID:" not in node.log
+    assert CONNECTED not in node.log
     return node.log
 
 
@@ -143,11 +136,15 @@ def test_a_node_whose_key_is_not_registered_is_refused(deployment, others):
 
 def test_a_node_in_plaintext_is_refused(deployment):
     refused(deployment, 8, plaintext=True)
-    connection = http.client.HTTPConnection("127.0.0.1", deployment.port, timeout=10)
-    connection.request("GET", "/health")
-    with pytest.raises((http.client.HTTPException, OSError)):
-        connection.getresponse()
-    connection.close()
+    request = (
+        "import http.client\n"
+        f"connection = http.client.HTTPConnection('127.0.0.1', {deployment.port}, timeout=10)\n"
+        "connection.request('GET', '/health')\n"
+        "try:\n    connection.getresponse()\n"
+        "except (http.client.HTTPException, OSError):\n    print('refused')\n"
+    )
+    command = deployment.network.command(sys.executable, "-c", request)
+    assert subprocess.run(command, capture_output=True, text=True, timeout=30).stdout == "refused\n"
 
 
 def test_a_node_does_not_trust_a_server_of_another_authority(deployment, others):

@@ -5,21 +5,14 @@ import pandas as pd
 import pytest
 
 import kinfed
-from flower_federation import SEED, expected, learner_of, parameters, write_tables
-
-pytest.importorskip("torch")
+from flower_federation import SEED, expected, learner_of, parameters
 
 
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    return write_tables(tmp_path_factory.mktemp("tables"))
-
-
-@pytest.mark.parametrize("learner", ["ridge", "torch"])
-@pytest.mark.parametrize("engine", ["sites", "flower"])
-def test_in_process(tables, learner, engine):
-    train, test, pooled = expected(tables, learner)
-    found = kinfed.personalize(train, learner_of(learner), "q-aggregation", test, seed=SEED, engine=engine)
+@pytest.mark.parametrize("learner", ["ridge", pytest.param("torch", marks=pytest.mark.torch)])
+@pytest.mark.parametrize("backend", ["sites", "flower"])
+def test_in_process(sites, learner, backend):
+    train, test, pooled = expected(sites, learner)
+    found = kinfed.personalize(train, learner_of(learner), "q-aggregation", test, seed=SEED, backend=backend)
     np.testing.assert_allclose(found.weights.matrix, pooled.weights.matrix, atol=1e-9)
     for first, second in [(found.models, pooled.models)] + [
         (found.baselines[name], pooled.baselines[name]) for name in pooled.baselines
@@ -30,7 +23,7 @@ def test_in_process(tables, learner, engine):
 
 
 @pytest.mark.parametrize("rule", ["calibrated", "gradient"])
-def test_in_process_with_a_rule_that_trains(tables, rule):
-    train, test, pooled = expected(tables, "ridge", rule)
-    found = kinfed.personalize(train, "ridge", rule, test, seed=SEED, engine="flower")
+def test_in_process_with_a_rule_that_trains(sites, rule):
+    train, test, pooled = expected(sites, "ridge", rule)
+    found = kinfed.personalize(train, "ridge", rule, test, seed=SEED, backend="flower")
     np.testing.assert_allclose(found.models.coefficients, pooled.models.coefficients, atol=1e-6)

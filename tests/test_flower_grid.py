@@ -10,13 +10,11 @@ from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
-from kinfed.engines.flower.channel import FlowerChannel, category_of
-from kinfed.engines.flower.client_app import client_app
-from kinfed.engines.flower.environment import QUIET, flower_environment
-from kinfed.engines.flower.grid import InProcessGrid
-from kinfed.engines.flower.records import encode_reply
-from kinfed.engines.flower.server_app import server_app
-from kinfed.engines.messages import Failure, Reply, Request
+from kinfed.backends.flower.channel import FlowerChannel, category_of, server_app
+from kinfed.backends.flower.nodes import InProcessGrid, client_app
+from kinfed.backends.flower.records import encode_message
+from kinfed.backends.wire import Failure, Request
+from kinfed.backends.wire import Message as Answer
 from kinfed.errors import InputError
 
 
@@ -25,17 +23,17 @@ def channel_to(answer, nodes=3, make_site=lambda context: context.node_config["p
 
 
 def echo(site, request, notes):
-    return Reply({"site": site, "task": request.task, **request.settings}, request.arrays), notes
+    return Answer({"site": site, "task": request.task, **request.settings}, request.arrays), notes
 
 
 def test_every_node_answers_its_own_request():
     with channel_to(echo) as grid:
         channel = FlowerChannel(grid, 0.0)
-        asked = {a: Request("train", {"k": k}, {"x": np.full(2, k)}) for k, a in enumerate(channel.reachable())}
+        asked = {a: Request("local-training", {"k": k}, {"x": np.full(2, k)}) for k, a in enumerate(channel.reachable())}
         answers = channel.ask(asked, 10.0)
     assert len(answers) == 3
     for k, address in enumerate(asked):
-        assert answers[address].settings == {"site": k, "task": "train", "k": k}
+        assert answers[address].settings == {"site": k, "task": "local-training", "k": k}
         np.testing.assert_array_equal(answers[address].arrays["x"], [k, k])
 
 
@@ -48,7 +46,7 @@ def test_notes_stay_with_their_node_and_sites_are_made_once():
 
     def count(site, request, notes):
         seen = notes.get("seen", np.zeros((), dtype=np.int64)) + 1 + site
-        return Reply({}, {"seen": np.array(seen)}), {"seen": np.array(seen)}
+        return Answer({}, {"seen": np.array(seen)}), {"seen": np.array(seen)}
 
     with channel_to(count, make_site=make_site) as grid:
         channel = FlowerChannel(grid, 0.0)
@@ -67,8 +65,8 @@ def test_an_agent_that_raises_is_a_failure_with_its_message_and_the_others_answe
     with channel_to(answer) as grid:
         channel = FlowerChannel(grid, 0.0)
         first, second, third = channel.ask({a: Request("describe") for a in channel.reachable()}, 10.0).values()
-    assert isinstance(first, Reply)
-    assert isinstance(third, Reply)
+    assert isinstance(first, Answer)
+    assert isinstance(third, Answer)
     assert second == Failure("InputError: the file x.csv does not exist; give another")
 
 
@@ -82,7 +80,7 @@ def test_an_agent_that_takes_too_long_is_late_and_only_that_one():
         first, *others = channel.ask({a: Request("describe") for a in channel.reachable()}, 0.1).values()
     assert isinstance(first, Failure)
     assert "too late" in first.reason
-    assert all(isinstance(other, Reply) for other in others)
+    assert all(isinstance(other, Answer) for other in others)
 
 
 def test_a_node_that_is_not_there_is_a_failure():
@@ -90,7 +88,7 @@ def test_a_node_that_is_not_there_is_a_failure():
         channel = FlowerChannel(grid, 0.0)
         known = channel.reachable()[0]
         answers = channel.ask({known: Request("describe"), "12345": Request("describe")}, 10.0)
-    assert isinstance(answers[known], Reply)
+    assert isinstance(answers[known], Answer)
     assert isinstance(answers["12345"], Failure)
     assert "could not be sent" in answers["12345"].reason
 
@@ -134,8 +132,8 @@ def test_silence_is_bounded_in_time_and_others_are_heard():
         assert 3 < grid.pulls < 12  # pauses grow
         assert {message.metadata.ttl for message in grid.sent} == {8.0}
     assert answers[silent] == Failure("no answer within 1 s")
-    assert isinstance(answers[slow], Reply)
-    assert isinstance(answers[quick], Reply)
+    assert isinstance(answers[slow], Answer)
+    assert isinstance(answers[quick], Answer)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +158,7 @@ def test_errors_are_failures_matched_by_what_they_answer_not_by_who_sent_them(co
         grid.fates = {int(dead): fate}
         answers = channel.ask({address: Request("describe") for address in channel.reachable()}, 10.0)
     assert answers[dead] == Failure(told)
-    assert all(isinstance(answers[address], Reply) for address in alive)
+    assert all(isinstance(answers[address], Answer) for address in alive)
 
 
 def test_an_answer_that_cannot_be_read_is_a_failure():
@@ -174,7 +172,7 @@ def test_an_answer_that_cannot_be_read_is_a_failure():
 
 def test_a_reply_nobody_asked_for_is_thrown_away():
     def fate(grid, message):
-        reply = Message(encode_reply(Reply({"forged": True})), reply_to=message)
+        reply = Message(encode_message(Answer({"forged": True})), reply_to=message)
         reply.metadata.__dict__["_reply_to_message_id"] = "unknown"
         return reply
 
@@ -184,7 +182,7 @@ def test_a_reply_nobody_asked_for_is_thrown_away():
         grid.fates = {int(odd): fate}
         answers = channel.ask({address: Request("describe") for address in channel.reachable()}, 0.5)
     assert isinstance(answers[odd], Failure)
-    assert not any(isinstance(one, Reply) and one.settings.get("forged") for one in answers.values())
+    assert not any(isinstance(one, Answer) and one.settings.get("forged") for one in answers.values())
 
 
 def test_the_server_app_runs_its_main_with_a_channel_and_the_run_config():
@@ -204,13 +202,15 @@ def test_the_server_app_runs_its_main_with_a_channel_and_the_run_config():
 
 
 def test_tasks_have_flowers_words():
-    words = {task: category_of(task) for task in ("describe", "train", "gradients", "score", "evaluate", "tally")}
-    assert words == {
+    asked = ("describe", "moments", "derivatives", "local-training", "mean-gradients", "losses", "evaluation", "tally")
+    assert {task: category_of(task) for task in asked} == {
         "describe": "query",
-        "train": "train",
-        "gradients": "train",
-        "score": "evaluate",
-        "evaluate": "evaluate",
+        "moments": "train",
+        "derivatives": "train",
+        "local-training": "train",
+        "mean-gradients": "train",
+        "losses": "evaluate",
+        "evaluation": "evaluate",
         "tally": "query",
     }
 
@@ -219,7 +219,7 @@ def test_an_exchange_with_a_hundred_nodes_is_cheap_and_a_thousand_need_little_me
     with channel_to(echo, 100) as grid:
         channel = FlowerChannel(grid, 0.0)
         arrays = {"x": np.random.default_rng(0).normal(size=12_500)}
-        asked = {address: Request("train", {}, arrays) for address in channel.reachable()}
+        asked = {address: Request("local-training", {}, arrays) for address in channel.reachable()}
         channel.ask(asked, 60.0)
         taken = []
         for _ in range(3):
@@ -227,9 +227,9 @@ def test_an_exchange_with_a_hundred_nodes_is_cheap_and_a_thousand_need_little_me
             channel.ask(asked, 60.0)
             taken.append(time.process_time() - start)
     assert min(taken) < 0.1
-    with channel_to(lambda site, request, notes: (Reply({}, {"x": request.arrays["x"][:10]}), notes), 1000) as grid:
+    with channel_to(lambda site, request, notes: (Answer({}, {"x": request.arrays["x"][:10]}), notes), 1000) as grid:
         channel = FlowerChannel(grid, 0.0)
-        asked = {address: Request("train", {}, arrays) for address in channel.reachable()}
+        asked = {address: Request("local-training", {}, arrays) for address in channel.reachable()}
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(4):  # 100 MB of requests each; none of the earlier ones is kept
             channel.ask(asked, 60.0)
@@ -241,24 +241,15 @@ def test_an_exchange_with_a_hundred_nodes_is_cheap_and_a_thousand_need_little_me
 def test_flower_is_quiet_before_it_is_imported_and_kinfed_does_not_import_it():
     program = (
         "import os, sys\n"
-        "import kinfed, kinfed.cli, kinfed.engines.flower.environment as environment\n"
+        "import kinfed, kinfed.cli, kinfed.run\n"
         "assert 'flwr' not in sys.modules and 'FLWR_TELEMETRY_ENABLED' not in os.environ\n"
         "os.environ['FLWR_DISABLE_UPDATE_CHECK'] = '0'\n"
-        "environment.require_flower()\n"
+        "kinfed.run.require_flower()\n"
         "assert os.environ['FLWR_DISABLE_UPDATE_CHECK'] == '0'\n"
-        "import kinfed.engines.flower.grid\n"
+        "import kinfed.backends.flower.nodes\n"
         "from flwr.supercore import telemetry\n"
         "assert telemetry.FLWR_TELEMETRY_ENABLED == '0'\n"
         "assert 'torch' not in sys.modules\n"
     )
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=120)
-
-
-def test_the_environment_of_a_flower_process_is_quiet_and_finds_its_programs(tmp_path):
-    made = flower_environment(tmp_path, {"PATH": "/usr/bin", "FLWR_TELEMETRY_ENABLED": "1"})
-    assert QUIET.items() <= made.items()
-    assert made["FLWR_HOME"] == str(tmp_path)
-    assert made["OMP_NUM_THREADS"] == "1"
-    assert made["PATH"].endswith(":/usr/bin")
-    assert made["PATH"] != ":/usr/bin"

@@ -1,67 +1,48 @@
-"""Everything Flower does here without a route to anywhere: no telemetry, no installs, no addresses but those given."""
+"""What Flower does in one process without a route to anywhere: no telemetry, no installs, no addresses but those given.
 
-import os
+`test_flower_runs` says the same of a deployment.
+"""
+
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from flower_deployment import confined
+from flower_deployment import Network
 
-pytestmark = pytest.mark.slow
-
-HERE = Path(__file__).parent
+pytestmark = pytest.mark.server
 
 
-def can_confine():
-    return subprocess.run(confined("true"), capture_output=True).returncode == 0
+@pytest.fixture(name="network")
+def confined_network():
+    with Network() as made:
+        if not made.confined:
+            pytest.skip("network namespaces are not allowed here")
+        yield made
 
 
-def run(command, seconds, **environment):
-    return subprocess.run(
-        command,
-        cwd=HERE.parent,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-    )
+def run(network, script, seconds):
+    command = network.command(sys.executable, "-c", script)
+    subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=seconds)
 
 
-def test_the_count_of_packets_without_a_route_sees_an_attempt():
+def test_the_count_of_packets_without_a_route_sees_an_attempt(network):
     """Else the absence of such packets would prove nothing."""
-    if not can_confine():
-        pytest.skip("network namespaces are not allowed here")
-    attempt = (
-        "import socket\n"
-        "count = lambda: int([line for line in open('/proc/net/snmp') if line.startswith('Ip:')][1].split()[12])\n"
-        "before = count()\n"
-        "try:\n    socket.create_connection(('192.0.2.1', 80), 1)\nexcept OSError:\n    pass\n"
-        "assert count() > before\n"
+    assert network.without_route() == (0, 0)
+    run(
+        network,
+        "import socket\ntry:\n    socket.create_connection(('192.0.2.1', 80), 1)\nexcept OSError:\n    pass\n",
+        30,
     )
-    done = run(confined(sys.executable, "-c", attempt), 30)
-    assert done.returncode == 0, done.stderr
+    assert network.without_route()[0] > 0
 
 
-def test_the_command_line_with_flower_needs_no_network(tmp_path):
-    if not can_confine():
-        pytest.skip("network namespaces are not allowed here")
-    script = (
+def test_a_federation_on_flower_in_one_process_needs_no_network(network):
+    run(
+        network,
         "import kinfed\n"
         "train = kinfed.concept_shift(n_agents=4, n=20, dim=2, seed=0).train\n"
-        "kinfed.personalize(train, 'ridge', 'q-aggregation', engine='flower')\n"
-        "lines = [line for line in open('/proc/net/snmp') if line.startswith('Ip:')]\n"
-        "counted = dict(zip(*(line.split() for line in lines)))\n"
-        "assert counted['OutNoRoutes'] == '0', counted\n"
+        "kinfed.personalize(train, 'ridge', 'q-aggregation', backend='flower')\n",
+        120,
     )
-    done = run(confined(sys.executable, "-c", script), 120)
-    assert done.returncode == 0, done.stderr
-
-
-def test_deployed_and_simulated_runs():
-    """The runs of `flower_runs`, in a network namespace without a route where this machine allows one."""
-    runs = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(HERE / "flower_runs.py")]
-    done = run(confined(*runs), 2400, KINFED_TESTS_CONFINED="1") if can_confine() else run(runs, 2400)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert network.without_route()[0] == 0

@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from kinfed.engines.flower.records import (
+from kinfed.backends.flower.records import (
     ARRAYS,
     DTYPES,
     TEXT,
     decode_arrays,
-    decode_reply,
+    decode_message,
     decode_request,
     encode_arrays,
-    encode_reply,
+    encode_message,
     encode_request,
 )
-from kinfed.engines.messages import Reply, Request
+from kinfed.backends.wire import Message, Request
 
 SETTINGS = st.dictionaries(
     st.text(max_size=5),
@@ -66,7 +66,7 @@ def test_requests_arrive_as_they_were_sent(content, sent):
 def test_arrays_that_are_not_contiguous_keep_their_values():
     whole = np.arange(24.0).reshape(4, 6)
     sent = {"transposed": whole.T, "strided": whole[::2, ::3], "reversed": whole[::-1]}
-    received = decode_reply(encode_reply(Reply({}, sent))).arrays
+    received = decode_message(encode_message(Message({}, sent))).arrays
     for name, array in sent.items():
         np.testing.assert_array_equal(received[name], array)
 
@@ -74,7 +74,7 @@ def test_arrays_that_are_not_contiguous_keep_their_values():
 def test_a_message_is_few_objects_however_many_arrays_it_holds():
     # Every object is a request over the network at each hop.
     one, hundred = (
-        over_the_wire(encode_reply(Reply({}, {str(j): np.full(3, float(j)) for j in range(n)})))[1] for n in (1, 100)
+        over_the_wire(encode_message(Message({}, {str(j): np.full(3, float(j)) for j in range(n)})))[1] for n in (1, 100)
     )
     assert one == hundred == 5
 
@@ -82,7 +82,7 @@ def test_a_message_is_few_objects_however_many_arrays_it_holds():
 @pytest.mark.parametrize("array", [np.array([None]), np.array(["a"]), np.array([1j]), np.zeros(2, "M8[s]")])
 def test_types_that_may_not_cross_are_refused_by_the_sender(array):
     with pytest.raises(ValueError, match="does not fit into a message"):
-        encode_reply(Reply({}, {"a": array}))
+        encode_message(Message({}, {"a": array}))
 
 
 def packed(listed, numbers, stype="kinfed.packed", length=None):
@@ -150,7 +150,7 @@ def test_a_list_of_arrays_that_is_cut_off_or_packed_otherwise_is_refused():
 )
 def test_malformed_messages_are_value_errors(records, match):
     with pytest.raises(ValueError, match=match):
-        decode_reply(RecordDict(records))
+        decode_message(RecordDict(records))
 
 
 def test_a_task_must_be_text():

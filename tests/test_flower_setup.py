@@ -1,10 +1,7 @@
 """What a deployment starts from: the data of a node, the options of a run, the app folder, certificates and keys."""
 
 import stat
-import subprocess
-import sys
 import tomllib
-from dataclasses import fields
 from ipaddress import ip_address
 
 import numpy as np
@@ -18,15 +15,16 @@ from flwr.common.config import get_project_config
 from typer.testing import CliRunner
 
 import kinfed
-from kinfed.cli import flower as command
-from kinfed.engines.flower.certificates import write_certificates
-from kinfed.engines.flower.folder import write_app
-from kinfed.engines.flower.options import RunOptions, option_name
-from kinfed.engines.flower.site import site_from_context
-from kinfed.engines.messages import Request
-from kinfed.engines.tasks import answer
+from kinfed.backends.site import answer
+from kinfed.backends.wire import Request
+from kinfed.cli.sites import flower_app
+from kinfed.deployment.certificates import write_certificates
+from kinfed.deployment.folder import write_app
+from kinfed.deployment.options import deployed_fields, read_settings, server_learner_of
+from kinfed.deployment.site import site_from_context
 from kinfed.errors import InputError, MissingExtraError
 from kinfed.federation import Federation
+from kinfed.settings import Settings
 
 
 def site(node, run, make_learner=None):
@@ -180,15 +178,20 @@ def test_the_least_number_of_rows_is_checked(tables, least):
 )
 def test_options_of_the_wrong_kind_are_named(config, match):
     with pytest.raises(InputError, match=match):
-        RunOptions.from_config(config)
+        read_settings(config)
 
 
-def test_options_are_read_as_they_are_meant():
-    read = RunOptions.from_config({"seconds": 5, "leave-out": " id, date ,", "n-features": 20})
-    assert (read.seconds, read.unused_columns, read.n_features) == (5.0, ("id", "date"), 20)
+def test_options_are_read_as_they_are_meant(tmp_path):
+    read = read_settings({"seconds": 5, "leave-out": " id, date ,", "n-features": 20})
+    assert (read.seconds, read.n_features) == (5.0, 20)
+    pd.DataFrame({"id": range(12), "x": range(12), "date": range(12), "y": range(12)}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    made = site({"data": str(tmp_path / "a.csv")}, {"target": "y", "leave-out": " id, date ,"})
+    assert made.train.columns == ("x",)
     with pytest.raises(InputError, match="set task"):
-        RunOptions.from_config({"learner": "torch"}).server_learner()
-    assert RunOptions.from_config({"learner": "logistic"}).server_learner().task == "classification"
+        server_learner_of(read_settings({"learner": "torch"}))
+    assert server_learner_of(read_settings({"learner": "logistic"})).task == "classification"
 
 
 def test_the_app_folder_is_a_valid_app_that_says_every_option(tmp_path):
@@ -198,8 +201,8 @@ def test_the_app_folder_is_a_valid_app_that_says_every_option(tmp_path):
     text = (folder / "pyproject.toml").read_text()
     config = get_project_config(folder)["tool"]["flwr"]["app"]["config"]  # as Flower checks and reads it
     assert config == tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
-    assert set(config) == {option_name(one) for one in fields(RunOptions)}
-    assert RunOptions.from_config(config) == RunOptions(target='the "y"', data="C:\\data")
+    assert set(config) == set(deployed_fields())
+    assert read_settings(config) == Settings(target='the "y"', data="C:\\data")
     lines = text[text.index("[tool.flwr.app.config]") :].splitlines()[1:]
     for number, line in enumerate(lines):
         assert line.startswith("#") or lines[number - 1].startswith("#"), f"{line} has no comment"
@@ -255,24 +258,19 @@ def test_certificates_are_never_overwritten(tmp_path):
 
 def test_the_commands_write_and_refuse(tmp_path):
     runner = CliRunner()
-    done = runner.invoke(command.app, ["init", str(tmp_path / "app"), "--target", "y"])
+    done = runner.invoke(flower_app, ["init", str(tmp_path / "app"), "--target", "y"])
     assert done.exit_code == 0, done.output
-    assert RunOptions.from_config(get_project_config(tmp_path / "app")["tool"]["flwr"]["app"]["config"]).target == "y"
-    again = runner.invoke(command.app, ["init", str(tmp_path / "app")])
+    assert read_settings(get_project_config(tmp_path / "app")["tool"]["flwr"]["app"]["config"]).target == "y"
+    again = runner.invoke(flower_app, ["init", str(tmp_path / "app")])
     assert isinstance(again.exception, InputError)
-    done = runner.invoke(command.app, ["certificates", str(tmp_path / "keys"), "--host", "a.org", "--nodes", "1"])
+    done = runner.invoke(flower_app, ["certificates", str(tmp_path / "keys"), "--host", "a.org", "--nodes", "1"])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "keys" / "node-1").exists()
 
 
 def test_without_flower_the_command_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr("kinfed.engines.flower.environment.find_spec", lambda name: None)
-    done = CliRunner().invoke(command.app, ["init", str(tmp_path / "app")])
+    monkeypatch.setattr("kinfed.run.find_spec", lambda name: None)
+    done = CliRunner().invoke(flower_app, ["init", str(tmp_path / "app")])
     assert isinstance(done.exception, MissingExtraError)
     assert "pip install 'kinfed[flower]'" in str(done.exception)
     assert not (tmp_path / "app").exists()
-
-
-def test_the_command_line_imports_nothing_of_flower():
-    program = "import sys, kinfed.cli.flower; assert 'flwr' not in sys.modules and 'cryptography' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -51,19 +51,21 @@ def test_concept_shift_defaults_are_those_of_the_paper():
     assert len(generated.train) == 100
     assert set(generated.train.sizes) == {10}
     assert generated.train.dim == 20
-    assert generated.law.noise_variance == 2.0
+    assert generated.distribution.noise_variance == 2.0
     assert set(generated.train.groups) == {0, 1}
 
 
 def test_concept_shift_without_spread_has_opposite_coefficients():
     generated = concept_shift(n_agents=50, dim=5, spread=0, seed=2)
     signs = 2 * np.array(generated.train.groups) - 1
-    np.testing.assert_allclose(generated.law.beta * signs[:, None], np.tile(generated.law.beta[0] * signs[0], (50, 1)))
+    np.testing.assert_allclose(
+        generated.distribution.beta * signs[:, None], np.tile(generated.distribution.beta[0] * signs[0], (50, 1))
+    )
     assert 5 < np.sum(signs > 0) < 45  # a fair coin for each agent
 
 
 def test_concept_shift_interpolates_with_common_random_numbers():
-    beta = {s: concept_shift(n_agents=20, dim=4, spread=s, seed=5).law.beta for s in (0.0, 0.3, 1.0)}
+    beta = {s: concept_shift(n_agents=20, dim=4, spread=s, seed=5).distribution.beta for s in (0.0, 0.3, 1.0)}
     np.testing.assert_allclose(beta[0.3], np.sqrt(0.7) * beta[0.0] + np.sqrt(0.3) * beta[1.0])
     X = [concept_shift(n_agents=20, dim=4, spread=s, seed=5).train[3].X for s in (0.0, 0.3)]
     np.testing.assert_array_equal(*X)
@@ -71,16 +73,16 @@ def test_concept_shift_interpolates_with_common_random_numbers():
 
 @pytest.mark.parametrize("spread", [0.0, 0.4, 1.0])
 def test_concept_shift_keeps_the_norm_of_the_coefficients(spread):
-    laws = [concept_shift(200, 1, 10, spread=spread, groups=40, seed=seed).law for seed in range(8)]
-    norms = [np.sum(law.beta**2, axis=1) for law in laws]
+    distributions = [concept_shift(200, 1, 10, spread=spread, groups=40, seed=seed).distribution for seed in range(8)]
+    norms = [np.sum(distribution.beta**2, axis=1) for distribution in distributions]
     assert np.mean(norms) == pytest.approx(10, rel=0.1)  # E|beta_k|^2 = d
 
 
 def test_concept_shift_with_more_groups_has_independent_centres():
     generated = concept_shift(n_agents=200, dim=400, spread=0.0, groups=4, seed=0)
     groups = np.array(generated.train.groups)
-    centres = np.stack([generated.law.beta[groups == g][0] for g in range(4)])
-    assert all(np.ptp(generated.law.beta[groups == g], axis=0).max() == 0 for g in range(4))
+    centres = np.stack([generated.distribution.beta[groups == g][0] for g in range(4)])
+    assert all(np.ptp(generated.distribution.beta[groups == g], axis=0).max() == 0 for g in range(4))
     correlation = np.corrcoef(centres) - np.eye(4)
     assert np.abs(correlation).max() < 0.25  # 5 standard deviations of 1 / sqrt(400)
 
@@ -90,7 +92,7 @@ def test_concept_shift_points_follow_the_law():
     agent = generated.test(40_000)[1]
     np.testing.assert_allclose(agent.X.mean(axis=0), 1, atol=0.03)
     np.testing.assert_allclose(np.cov(agent.X.T), np.eye(3), atol=0.04)
-    residual = agent.y - agent.X @ generated.law.beta[1]
+    residual = agent.y - agent.X @ generated.distribution.beta[1]
     assert stats.kstest(residual / np.sqrt(2.0), "norm").pvalue > 1e-4
     assert np.abs(np.corrcoef(np.column_stack([agent.X, residual]).T)[-1, :-1]).max() < 0.03
 
@@ -117,7 +119,7 @@ def test_population_mse_is_what_simulation_finds(generated):
 
 def test_population_mse_of_the_truth_is_the_noise():
     generated = concept_shift(n_agents=5, dim=4, noise_variance=2.0, spread=0.5, seed=0)
-    truth = np.column_stack([generated.law.beta, np.zeros(5)])
+    truth = np.column_stack([generated.distribution.beta, np.zeros(5)])
     np.testing.assert_allclose(generated.population_mse(truth), 2.0)
 
 
@@ -146,10 +148,10 @@ def test_covariate_shift_is_the_papers():
     generated = covariate_shift(seed=6)
     assert generated.train.groups == (0,) * 30 + (1,) * 30 + (2,) * 40
     assert set(generated.train.sizes) == {20}
-    law = generated.law
-    assert np.var(law.centre[:30]) == pytest.approx(0.01, rel=0.5)
-    assert np.mean(law.centre[30:60]) == pytest.approx(2.0, abs=0.25)
-    assert np.var(law.centre[30:60]) == pytest.approx(0.3, rel=0.5)
+    distribution = generated.distribution
+    assert np.var(distribution.centre[:30]) == pytest.approx(0.01, rel=0.5)
+    assert np.mean(distribution.centre[30:60]) == pytest.approx(2.0, abs=0.25)
+    assert np.var(distribution.centre[30:60]) == pytest.approx(0.3, rel=0.5)
     test = generated.test(5000)
     near, far, flat = test[0].X, test[40].X, test[80].X
     np.testing.assert_allclose([near.std(), far.std()], 1.0, atol=0.15)
@@ -166,17 +168,19 @@ def test_label_shift_keeps_classes_and_moves_their_shares():
     test = generated.test(20_000)
     for k, agent in enumerate(test):
         assert agent.y.dtype.kind == "i"
-        np.testing.assert_allclose(np.bincount(agent.y, minlength=4) / 20_000, generated.law.shares[k], atol=0.02)
-        common = np.argmax(generated.law.shares[k])
-        np.testing.assert_allclose(agent.X[agent.y == common].mean(axis=0), generated.law.centre[common], atol=0.06)
-    np.testing.assert_array_equal(*generated.law.shares[groups == 0])
-    assert not np.allclose(generated.law.shares[groups == 0][0], generated.law.shares[groups == 1][0])
+        np.testing.assert_allclose(np.bincount(agent.y, minlength=4) / 20_000, generated.distribution.shares[k], atol=0.02)
+        common = np.argmax(generated.distribution.shares[k])
+        np.testing.assert_allclose(
+            agent.X[agent.y == common].mean(axis=0), generated.distribution.centre[common], atol=0.06
+        )
+    np.testing.assert_array_equal(*generated.distribution.shares[groups == 0])
+    assert not np.allclose(generated.distribution.shares[groups == 0][0], generated.distribution.shares[groups == 1][0])
 
 
 def test_label_shift_per_agent_has_no_groups_and_no_closed_form():
     generated = label_shift(n_agents=5, seed=0)
     assert generated.train.groups is None
-    assert len(np.unique(generated.law.shares[:, 0])) == 5
+    assert len(np.unique(generated.distribution.shares[:, 0])) == 5
     with pytest.raises(InputError, match="no closed form"):
         generated.population_mse(np.zeros((5, 6)))
 
@@ -186,18 +190,18 @@ def test_rotated_groups_agree_once_turned_back():
     quarter = np.zeros((4, 4))
     quarter[[0, 1, 2, 3], [1, 0, 3, 2]] = [-1, 1, -1, 1]  # (x, y) -> (-y, x) in both planes
     groups = np.array(generated.train.groups)
-    original = generated.law.beta[groups == 0][0]
+    original = generated.distribution.beta[groups == 0][0]
     for k, group in enumerate(groups):
         turn = np.linalg.matrix_power(quarter, group)
-        np.testing.assert_allclose(generated.law.beta[k], turn @ original, atol=1e-12)
-        np.testing.assert_allclose(generated.law.mean[k], turn @ np.ones(4), atol=1e-12)
+        np.testing.assert_allclose(generated.distribution.beta[k], turn @ original, atol=1e-12)
+        np.testing.assert_allclose(generated.distribution.mean[k], turn @ np.ones(4), atol=1e-12)
 
 
 def test_no_structure_at_both_ends():
     same, unrelated = no_structure(agents="same", seed=1), no_structure(agents="unrelated", seed=1)
-    assert np.ptp(same.law.beta, axis=0).max() == 0
+    assert np.ptp(same.distribution.beta, axis=0).max() == 0
     assert len(set(same.train.groups)) == 1
-    assert len(np.unique(unrelated.law.beta[:, 0])) == 100
+    assert len(np.unique(unrelated.distribution.beta[:, 0])) == 100
     assert len(set(unrelated.train.groups)) == 100
 
 

@@ -20,7 +20,7 @@ def raw():
 def assert_same_geometry(first, second, rtol=1e-8):
     scale = np.abs(first.gram).max()
     np.testing.assert_allclose(first.gram, second.gram, rtol=rtol, atol=rtol * scale)
-    np.testing.assert_allclose(first.scatter, second.scatter, rtol=rtol)
+    np.testing.assert_allclose(first.mean_variance, second.mean_variance, rtol=rtol)
     np.testing.assert_allclose(first.directional, second.directional, rtol=rtol, atol=1e-20)
     np.testing.assert_allclose(first.operator_norms, second.operator_norms, rtol=rtol)
     np.testing.assert_array_equal(first.sizes, second.sizes)
@@ -72,7 +72,7 @@ def test_geometry_is_what_its_symbols_say(raw):
     means = np.array([Z.mean(axis=0) for Z in raw])
     for t, Z in enumerate(raw):
         covariance = np.cov(Z, rowvar=False)
-        assert geometry.scatter[t] == pytest.approx(np.trace(covariance) / len(Z))
+        assert geometry.mean_variance[t] == pytest.approx(np.trace(covariance) / len(Z))
         for k in range(len(raw)):
             direction = means[k] - means[t]
             assert geometry.directional[t, k] == pytest.approx(direction @ covariance @ direction, abs=1e-14)
@@ -90,11 +90,11 @@ def test_agents_without_spread_have_exactly_none_in_every_form(raw):
         kinfed.moment_geometry([kinfed.second_moments(Z, kernel) for Z in flat], own, kernel),
         kinfed.sketch_geometry([kinfed.sketch(Z, features) for Z in flat], own, norm_bound=50.0),
     ):
-        assert (geometry.scatter[1::2] == 0).all()
-        assert (geometry.scatter[::2] > 0).all()
+        assert (geometry.mean_variance[1::2] == 0).all()
+        assert (geometry.mean_variance[::2] > 0).all()
         assert (geometry.effective_dimensions >= 1).all()
         weights = kinfed.weigh(geometry, "q-aggregation-exact")
-        assert (weights.gap <= 1e-10 * np.where(geometry.scatter > 0, geometry.scatter, 1e-4)).all()
+        assert (weights.gap <= 1e-10 * np.where(geometry.mean_variance > 0, geometry.mean_variance, 1e-4)).all()
 
 
 def test_twins_are_at_distance_zero_in_every_form(raw):
@@ -109,7 +109,7 @@ def test_twins_are_at_distance_zero_in_every_form(raw):
         kinfed.moment_geometry([kinfed.second_moments(Z, kernel) for Z in twins], own, kernel),
     ):
         assert np.sqrt(geometry.squared_distances[0, 6]) < 1e-12
-        objectives.append(kinfed.weigh(geometry, "q-aggregation-exact").objective / geometry.scatter)
+        objectives.append(kinfed.weigh(geometry, "q-aggregation-exact").objective / geometry.mean_variance)
     np.testing.assert_allclose(objectives[1], objectives[0], atol=1e-8)
     np.testing.assert_allclose(objectives[2], objectives[0], atol=1e-8)
 

@@ -6,24 +6,20 @@ from scipy.optimize import minimize
 
 import kinfed
 from kinfed.learners import make_learner
-from kinfed.learners.gradients import PointGradients, point_gradients
 from kinfed.weights.gradient_problem import (
     Answers,
     GradientProblem,
+    PointGradients,
     Projection,
     gradient_problem,
     mean_gradients,
+    point_gradients,
     true_directions,
 )
-from kinfed.weights.mirror_descent import Minimum, mirror_descent
+from kinfed.weights.gradient_rows import GradientRows
+from kinfed.weights.mirror_descent import mirror_descent
 from kinfed.weights.rules.gradient import gradient_rounds, listening_clusters, without_own
-from kinfed.weights.rules.gradient_agents import (
-    PooledGradientAgents,
-    gradient_answer,
-    own_gradient_row,
-    own_gradients,
-    projection_of,
-)
+from question_sites import fit, pooled, sites
 
 
 def outer(points):
@@ -50,7 +46,7 @@ def labelled(n_classes, seed=0):
 
 def test_ridge_gradients_are_slopes_of_the_squared_error():
     train = kinfed.concept_shift(n_agents=4, n=9, dim=3, seed=0).train
-    models = make_learner("ridge").fit(train, np.eye(4))
+    models = fit(make_learner("ridge"), train, np.eye(4))
     found = outer(point_gradients(models, 1, train[2].X, train[2].y, "regression"))
     for i, (x, y) in enumerate(zip(train[2].X, train[2].y, strict=True)):
         expected = slope(lambda theta, x=x, y=y: 0.5 * (x @ theta[:-1] + theta[-1] - y) ** 2, models.coefficients[1])
@@ -60,7 +56,7 @@ def test_ridge_gradients_are_slopes_of_the_squared_error():
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_logistic_gradients_are_slopes_of_the_log_loss(n_classes):
     train = labelled(n_classes)
-    models = make_learner("logistic").fit(train, np.full((1, 4), 0.25))
+    models = fit(make_learner("logistic"), train, np.full((1, 4), 0.25))
     X, y, _ = train.pooled()
     found = outer(point_gradients(models, 0, X[:5], y[:5], "classification"))
 
@@ -79,7 +75,7 @@ def test_network_gradients_are_those_of_the_last_layer():
     from kinfed.learners.neural import TorchLearner
 
     train = labelled(3)
-    models = TorchLearner(hidden=(5,), epochs=3, dtype="float64").fit(train, np.full((1, 4), 0.25))
+    models = fit(TorchLearner(hidden=(5,), epochs=3, dtype="float64"), train, np.full((1, 4), 0.25))
     X, y, _ = train.pooled()
     found = outer(point_gradients(models, 0, X[:4], y[:4], "classification"))
     module = models.module_for(0)
@@ -96,11 +92,11 @@ def test_black_boxes_are_seen_through_their_residuals():
     from sklearn.tree import DecisionTreeRegressor
 
     train = kinfed.concept_shift(n_agents=3, n=9, dim=2, seed=0).train
-    models = make_learner(DecisionTreeRegressor(max_depth=2)).fit(train, np.eye(3))
+    models = fit(make_learner(DecisionTreeRegressor(max_depth=2)), train, np.eye(3))
     points = point_gradients(models, 0, train[1].X, train[1].y, "regression")
     np.testing.assert_allclose(points.residuals[:, 0], models.predict(0, train[1].X) - train[1].y)
     np.testing.assert_array_equal(points.inputs, np.column_stack([train[1].X, np.ones(9)]))
-    sure = make_learner(LinearSVC()).fit(labelled(2), np.full((1, 4), 0.25))
+    sure = fit(make_learner(LinearSVC()), labelled(2), np.full((1, 4), 0.25))
     X, y, _ = labelled(2).pooled()
     assert set(np.unique(point_gradients(sure, 0, X, y, "classification").residuals)) <= {-1.0, 0.0, 1.0}
     with pytest.raises(kinfed.InputError, match="no loss gradients"):
@@ -111,13 +107,13 @@ def test_means_and_scatter_are_those_of_the_long_vectors():
     rng = np.random.default_rng(0)
     sizes = np.array([4, 1, 7])
     points = PointGradients(rng.standard_normal((12, 2)), rng.standard_normal((12, 3)))
-    means, scatter = mean_gradients(points, np.array([0, 4, 5]), sizes)
+    means, mean_variance = mean_gradients(points, np.array([0, 4, 5]), sizes)
     long = np.split(outer(points), [4, 5])
     for k, mine in enumerate(long):
         np.testing.assert_allclose(means[k], mine.mean(axis=0))
         if len(mine) > 1:
-            np.testing.assert_allclose(scatter[k], np.trace(np.cov(mine.T)) / len(mine))
-    np.testing.assert_allclose(scatter[1], np.square(long[1]).sum())
+            np.testing.assert_allclose(mean_variance[k], np.trace(np.cov(mine.T)) / len(mine))
+    np.testing.assert_allclose(mean_variance[1], np.square(long[1]).sum())
 
 
 def test_projections_keep_inner_products_on_average():
@@ -171,28 +167,28 @@ def test_no_weights_are_better_than_the_solver_says(seed):
 
 def test_only_directions_in_which_agents_differ_are_kept():
     rng = np.random.default_rng(0)
-    shares, scatter = np.full(60, 1 / 60), np.full(60, 20.0)  # 20 directions of variance 1
+    shares, mean_variance = np.full(60, 1 / 60), np.full(60, 20.0)  # 20 directions of variance 1
     noise = rng.standard_normal((60, 20))
     groups = np.where(np.arange(60) % 2, 4.0, -4.0)[:, None] * np.eye(20)[0]
-    two = true_directions(noise + groups, scatter, shares)
+    two = true_directions(noise + groups, mean_variance, shares)
     lengths = np.linalg.norm(two.basis, axis=0)
     assert abs(two.basis[0, lengths.argmax()]) > 0.9
-    same = true_directions(noise, scatter, shares)
-    apart = true_directions(noise + 5 * rng.standard_normal((60, 20)), scatter, shares)
+    same = true_directions(noise, mean_variance, shares)
+    apart = true_directions(noise + 5 * rng.standard_normal((60, 20)), mean_variance, shares)
     assert same.kept < 0.25 < 0.9 < apart.kept
 
 
 def test_the_problem_of_a_target_is_the_one_of_the_page():
     rng = np.random.default_rng(3)
     means, own, sizes = rng.standard_normal((5, 4)), rng.standard_normal((6, 4)), np.array([6, 3, 4, 9, 5])
-    scatter = rng.random(5)
-    directions = true_directions(means, scatter, sizes / sizes.sum())
-    problem = gradient_problem([Answers(means, scatter, directions, own)], np.array([2]), sizes, 1.5)
+    mean_variance = rng.random(5)
+    directions = true_directions(means, mean_variance, sizes / sizes.sum())
+    problem = gradient_problem([Answers(means, mean_variance, directions, own)], np.array([2]), sizes, 1.5)
     metric = directions.basis @ directions.basis.T
     w = rng.dirichlet(np.ones(5))
     apart = w @ means - means[2]
     covariance = np.cov(own.T)
-    expected = apart @ metric @ apart + (1 - directions.kept) * scatter @ w**2
+    expected = apart @ metric @ apart + (1 - directions.kept) * mean_variance @ w**2
     expected += 2 * w[2] * np.trace(metric @ covariance) / 6
     for k in (0, 1, 3, 4):
         direction = metric @ (means[k] - means[2])
@@ -223,49 +219,14 @@ def test_kin_are_found_where_points_alone_do_not_show_them(grouped):
 def test_some_targets_and_any_order_give_the_same_rows():
     few = kinfed.concept_shift(n_agents=9, n=(6, 30), dim=4, spread=0.0, seed=4).train
     learner = make_learner("ridge")
-    agents = PooledGradientAgents(few, learner)
-    everyone = gradient_rounds(agents, np.arange(9), rounds=2).weights
-    some = gradient_rounds(agents, np.array([5, 0]), rounds=2).weights
+    agents = pooled(few, learner)
+    everyone = gradient_rounds(agents, learner, np.arange(9), rounds=2).weights
+    some = gradient_rounds(agents, learner, np.array([5, 0]), rounds=2).weights
     np.testing.assert_allclose(some, everyone[[5, 0]], atol=1e-6)
     order = np.random.default_rng(0).permutation(9)
-    reordered = PooledGradientAgents(few.select(order.tolist()), learner)
-    permuted = gradient_rounds(reordered, np.arange(9), rounds=2).weights
+    reordered = pooled(few.select(order.tolist()), learner)
+    permuted = gradient_rounds(reordered, learner, np.arange(9), rounds=2).weights
     np.testing.assert_allclose(permuted, everyone[np.ix_(order, order)], atol=1e-4)
-
-
-class SeparateAgents:
-    """Agents that answer and solve by themselves: nobody sees another's points."""
-
-    def __init__(self, federation, learner, n_features, seed=0):
-        self.federation, self.learner, self.n_features, self.seed = federation, learner, n_features, seed
-        self.sizes = federation.sizes
-        self.length = None
-
-    def fit(self, rows, targets):
-        return self.learner.fit(self.federation, rows, targets=targets, seed=self.seed)
-
-    def common(self):
-        return self.learner.fit(self.federation, (self.sizes / self.sizes.sum())[None], seed=self.seed)
-
-    def solve(self, models, targets, **how):
-        task, rows = self.learner.task, []
-        for place, t in enumerate(targets.tolist()):
-            row = 0 if len(models) == 1 else place
-            answers = []
-            for agent in self.federation:
-                projection = projection_of(models, agent.X, agent.y, task, self.n_features, self.seed)
-                answers.append(gradient_answer(models, row, agent.X, agent.y, task, projection))
-            means, scatter = np.array([mean for mean, _ in answers]), np.array([error for _, error in answers])
-            me = self.federation[t]
-            own = own_gradients(models, row, me.X, me.y, task, projection)
-            self.length = own.shape[1]
-            rows.append(own_gradient_row(means, scatter, own, self.sizes, t, **how))
-        return Minimum(
-            np.vstack([one.weights for one in rows]),
-            np.concatenate([one.value for one in rows]),
-            np.concatenate([one.gap for one in rows]),
-            [stop for one in rows for stop in one.stop],
-        )
 
 
 @pytest.mark.parametrize("common", [False, True])
@@ -276,22 +237,27 @@ def test_agents_who_answer_for_themselves_find_the_same_weights(n_classes, n_fea
     else:
         train, learner = kinfed.concept_shift(n_agents=6, n=(4, 20), dim=3, spread=0.0, seed=4).train, make_learner("ridge")
     everyone = np.arange(len(train))
-    separate = SeparateAgents(train, learner, n_features)
-    found = gradient_rounds(separate, everyone, rounds=2, common=common)
-    pooled = PooledGradientAgents(train, learner, n_features=n_features)
-    expected = gradient_rounds(pooled, everyone, rounds=2, common=common)
+    apart = sites(train, learner)
+    how = {"rounds": 2, "n_features": n_features, "common": common}
+    found = gradient_rounds(apart, learner, everyone, **how)
+    expected = gradient_rounds(pooled(train, learner), learner, everyone, **how)
     np.testing.assert_allclose(found.weights, expected.weights, atol=1e-7)
     np.testing.assert_allclose(found.value, expected.value, rtol=1e-7)
-    assert separate.length == (6 if n_features == 6 else 4 * max(n_classes, 1))
     assert np.ptp(expected.weights) > 0.1
+    # Nobody sees another's points: a target has everybody's mean gradient, of the length it was projected to.
+    told = [asked for question, asked in apart.log if isinstance(question, GradientRows)]
+    assert len(told) == (1 if common else 2)
+    length = 6 if n_features == 6 else 4 * max(n_classes, 1)
+    assert {one.arrays["means"].shape for one in told[-1].values()} == {(len(train), length)}
 
 
 def test_the_rule_needs_a_target():
     from sklearn.neighbors import KernelDensity
 
     train = kinfed.concept_shift(n_agents=3, n=6, dim=2, seed=0).train
+    learner = make_learner(KernelDensity())
     with pytest.raises(kinfed.InputError, match="needs a learner with a target"):
-        PooledGradientAgents(train, make_learner(KernelDensity()))
+        gradient_rounds(pooled(train, learner), learner, np.arange(3))
 
 
 def test_one_common_model_is_enough_for_slow_learners(grouped):
@@ -300,12 +266,13 @@ def test_one_common_model_is_enough_for_slow_learners(grouped):
     class Counting:
         task = "regression"
 
-        def fit(self, federation, weights, **more):
+        def fit(self, agents, weights, **more):
             fitted.append(len(weights))
-            return make_learner("ridge").fit(federation, weights)
+            return make_learner("ridge").fit(agents, weights)
 
     groups = np.array(grouped.train.groups)
-    found = gradient_rounds(PooledGradientAgents(grouped.train, Counting()), np.arange(30), common=True).weights
+    learner = Counting()
+    found = gradient_rounds(pooled(grouped.train, learner), learner, np.arange(30), common=True).weights
     assert fitted == [1]
     assert found[groups[:, None] == groups].sum() / 30 > 0.5
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import kinfed
-from kinfed.kinship import agent_map, kin_groups, kin_network, kin_order
+from kinfed.analysis.kinship import agent_map, kin_groups, kin_network, kin_order
 from kinfed.weights import explicit_geometry
-from kinfed.weights.evidence import Evidence
+from kinfed.weights.result import Evidence
 
 
 @pytest.fixture(name="groups")
@@ -116,11 +116,11 @@ def test_an_agent_that_did_not_answer():
     rng = np.random.default_rng(0)
     weights = kinfed.weigh(explicit_geometry([rng.standard_normal((20, 3)) for _ in range(8)]), "similarity-test")
     evidence = weights.evidence
-    distances, means, freedom = (
-        array.copy() for array in (evidence.squared_distances, evidence.null_means, evidence.freedom)
+    distances, means, effective_dimension = (
+        array.copy() for array in (evidence.squared_distances, evidence.null_means, evidence.effective_dimension)
     )
-    distances[2], freedom[2] = np.nan, np.nan
-    missing = Evidence(distances, means, freedom)
+    distances[2], effective_dimension[2] = np.nan, np.nan
+    missing = Evidence(distances, means, effective_dimension)
     assert sorted(kin_order(weights.matrix, missing.squared_distances)) == list(range(8))
     plane = agent_map(missing.squared_distances)
     np.testing.assert_allclose(plane.coordinates, agent_map(evidence.squared_distances).coordinates, atol=1e-9)

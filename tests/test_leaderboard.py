@@ -1,21 +1,19 @@
 """The leaderboard: which federations take part, how rules are ranked, and one run of it from end to end."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from cli_runs import in_this_process
 from kinfed.data.catalogue import CATALOGUE
 from kinfed.errors import InputError
 from kinfed.experiments import EXPERIMENTS, run_experiment
-from kinfed.experiments.leaderboard import APPLICABLE, Leaderboard
+from kinfed.experiments.experiment import COLUMNS
+from kinfed.experiments.leaderboard import APPLICABLE, Leaderboard, heat_map, losses, ratios, standings
 from kinfed.experiments.leaderboard_data import MOST_CELLS, contests, holds_classes
-from kinfed.experiments.measurements import COLUMNS
-from kinfed.experiments.standings import heat_map, losses, ratios, standings
 from kinfed.federation import Federation
 from kinfed.weights import RULES
 
@@ -219,17 +217,7 @@ def test_the_command_is_the_experiment(tmp_path):
     own = table(tmp_path / "numbers.csv")
     arguments = ["--data", f"{own.name}:y:site", "--rules", "local", "--rules", "grand-mean", "--repetitions", "1"]
     for command, out in ((["leaderboard"], "one"), (["reproduce", "leaderboard"], "two")):
-        program = [
-            sys.executable,
-            "-c",
-            "from kinfed.cli import main; main()",
-            *command,
-            *arguments,
-            "--out",
-            out,
-            "--json",
-        ]
-        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        done = in_this_process(*command, *arguments, "--out", out, "--json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["experiment"] == "leaderboard"
     assert Path(tmp_path / "one" / "results.csv").read_bytes() == Path(tmp_path / "two" / "results.csv").read_bytes()

@@ -12,9 +12,10 @@ from sklearn.tree import DecisionTreeRegressor
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 from kinfed.learners import Logistic, Ridge
-from kinfed.learners import logistic as logistic_module
+from kinfed.learners import pooled_risk as pooled_risk_module
 from kinfed.learners import ridge as ridge_module
 from kinfed.learners.scikit import ScikitLearner
+from question_sites import fit
 
 LEARNERS = {
     "ridge": Ridge(),
@@ -37,8 +38,8 @@ each_learner = pytest.mark.parametrize("name", LEARNERS)
 def small_parts(monkeypatch):
     """Several parts even in a small federation, so that an interruption falls between them."""
     monkeypatch.setattr(ridge_module, "_TARGET_BLOCK", 2 * 16)
-    monkeypatch.setattr(logistic_module, "_GATHERED_POINTS", 100)
-    monkeypatch.setattr(logistic_module, "_SHARED_ROWS", 2)
+    monkeypatch.setattr(pooled_risk_module, "_GATHERED_POINTS", 100)
+    monkeypatch.setattr(pooled_risk_module, "_SHARED_ROWS", 2)
 
 
 def make_federation(name, seed=0):
@@ -82,21 +83,21 @@ def edit(federation, k, **changes):
 @each_learner
 def test_one_hot_rows_train_on_one_agent(name):
     learner, federation = LEARNERS[name], make_federation(name)
-    together = learner.fit(federation, np.eye(len(SIZES)))
+    together = fit(learner, federation, np.eye(len(SIZES)))
     assert len(together) == len(SIZES)
     for k in range(len(SIZES)):
-        alone = learner.fit(federation.select([k]), np.ones((1, 1)))
+        alone = fit(learner, federation.select([k]), np.ones((1, 1)))
         np.testing.assert_allclose(answers(together, k), answers(alone, 0), atol=1e-7)
 
 
 @each_learner
 def test_agents_of_weight_zero_never_matter(name):
     learner, federation, weights = LEARNERS[name], make_federation(name), weight_rows()
-    before = all_answers(learner.fit(federation, weights))
+    before = all_answers(fit(learner, federation, weights))
     rng = np.random.default_rng(7)
     for k in (1, 4):
         far = edit(federation, k, X=rng.normal(5, 30, size=(SIZES[k], 3)), y=rng.permutation(federation[k].y))
-        after = all_answers(learner.fit(far, weights))
+        after = all_answers(fit(learner, far, weights))
         untouched = weights[:, k] == 0
         np.testing.assert_array_equal(after[untouched], before[untouched])
         assert (after[~untouched] != before[~untouched]).any()
@@ -108,16 +109,16 @@ def test_permuting_agents_permutes_nothing_else(name):
     if "tree" in name:
         pytest.skip("a tree breaks ties between equal splits by the order of its rows")
     order = np.random.default_rng(3).permutation(len(SIZES))
-    permuted = learner.fit(federation.select(order.tolist()), weights[:, order])
-    np.testing.assert_allclose(all_answers(permuted), all_answers(learner.fit(federation, weights)), atol=1e-7)
+    permuted = fit(learner, federation.select(order.tolist()), weights[:, order])
+    np.testing.assert_allclose(all_answers(permuted), all_answers(fit(learner, federation, weights)), atol=1e-7)
 
 
 @each_learner
 def test_rows_do_not_depend_on_their_company(name):
     learner, federation, weights = LEARNERS[name], make_federation(name), weight_rows()
-    together = learner.fit(federation, weights)
+    together = fit(learner, federation, weights)
     for row in range(len(weights)):
-        alone = learner.fit(federation, weights[row : row + 1])
+        alone = fit(learner, federation, weights[row : row + 1])
         assert len(alone) == 1
         np.testing.assert_allclose(answers(alone, 0), answers(together, row), atol=1e-7)
 
@@ -125,7 +126,7 @@ def test_rows_do_not_depend_on_their_company(name):
 @each_learner
 def test_equal_seeds_give_equal_models_to_the_bit(name):
     learner, federation, weights = LEARNERS[name], make_federation(name), weight_rows()
-    first, second = (learner.fit(federation, weights, seed=5) for _ in range(2))
+    first, second = (fit(learner, federation, weights, seed=5) for _ in range(2))
     np.testing.assert_array_equal(all_answers(first), all_answers(second))
 
 
@@ -137,31 +138,31 @@ class Interruption(Exception):  # noqa: N818
 def test_an_interrupted_run_goes_on_and_ends_the_same(name, tmp_path):
     learner, federation, weights = LEARNERS[name], make_federation(name), weight_rows()
     folder = tmp_path / "deep" / "checkpoint"
-    expected = all_answers(learner.fit(federation, weights))
+    expected = all_answers(fit(learner, federation, weights))
 
     def stop(what, done, total):
         if done >= total / 2:
             raise Interruption
 
     with pytest.raises(Interruption):
-        learner.fit(federation, weights, checkpoint=folder, progress=stop)
+        fit(learner, federation, weights, checkpoint=folder, progress=stop)
     kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("part-*")}
     assert kept
     seen = []
-    resumed = learner.fit(federation, weights, checkpoint=folder, progress=lambda *report: seen.append(report))
+    resumed = fit(learner, federation, weights, checkpoint=folder, progress=lambda *report: seen.append(report))
     np.testing.assert_array_equal(all_answers(resumed), expected)
     assert {path: (folder / path).stat().st_mtime_ns for path in kept} == kept
     assert seen[-1][1:] == (len(weights), len(weights))
     assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
     assert not list(folder.glob(".writing-*"))
-    finished = learner.fit(federation, weights, checkpoint=folder)
+    finished = fit(learner, federation, weights, checkpoint=folder)
     np.testing.assert_array_equal(all_answers(finished), expected)
 
 
 @each_learner
 def test_the_checkpoint_of_another_run_is_refused(name, tmp_path):
     learner, federation, weights = LEARNERS[name], make_federation(name), weight_rows()
-    learner.fit(federation, weights, checkpoint=tmp_path)
+    fit(learner, federation, weights, checkpoint=tmp_path)
     moved = edit(federation, 0, X=federation[0].X + 1e-9)
     relabelled = edit(federation, 1, y=federation[1].y[::-1])
     other = {
@@ -176,25 +177,25 @@ def test_the_checkpoint_of_another_run_is_refused(name, tmp_path):
             runs.append((other, federation, weights))
     for changed, data, rows in runs:
         with pytest.raises(InputError, match=str(tmp_path)):
-            changed.fit(data, rows, checkpoint=tmp_path)
+            fit(changed, data, rows, checkpoint=tmp_path)
 
 
 @each_learner
 def test_a_damaged_checkpoint_is_told(name, tmp_path):
     learner, federation, weights = LEARNERS[name], make_federation(name), weight_rows()
-    learner.fit(federation, weights, checkpoint=tmp_path)
+    fit(learner, federation, weights, checkpoint=tmp_path)
     part = sorted(tmp_path.glob("part-*"))[0]
     part.write_bytes(part.read_bytes()[:20])
     with pytest.raises(InputError, match=f"{part.name}.* is damaged"):
-        learner.fit(federation, weights, checkpoint=tmp_path)
+        fit(learner, federation, weights, checkpoint=tmp_path)
     (tmp_path / "checkpoint.json").unlink()
     with pytest.raises(InputError, match=r"lost its checkpoint\.json"):
-        learner.fit(federation, weights, checkpoint=tmp_path)
+        fit(learner, federation, weights, checkpoint=tmp_path)
 
 
 @each_learner
 def test_closed_forms_and_iterates_are_kept_without_pickle(name, tmp_path):
-    LEARNERS[name].fit(make_federation(name), weight_rows(), checkpoint=tmp_path)
+    fit(LEARNERS[name], make_federation(name), weight_rows(), checkpoint=tmp_path)
     suffixes = {path.suffix for path in tmp_path.glob("part-*")}
     assert suffixes == ({".joblib"} if name.startswith("scikit") else {".npz"})
 
@@ -203,7 +204,7 @@ def test_agents_are_kept_as_they_were_given():
     federation = make_federation("ridge")
     before = [agent.X.copy() for agent in federation]
     for name in LEARNERS:
-        LEARNERS[name].fit(make_federation(name), weight_rows())
-    Ridge().fit(federation, weight_rows())
+        fit(LEARNERS[name], make_federation(name), weight_rows())
+    fit(Ridge(), federation, weight_rows())
     assert all((agent.X == X).all() for agent, X in zip(federation, before, strict=True))
     assert isinstance(federation[0], Agent)

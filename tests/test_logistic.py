@@ -1,7 +1,5 @@
 """Logistic regression for all targets at once, against scikit-learn and finite differences."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,11 +7,12 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from kinfed.errors import InputError
-from kinfed.federation import Federation
+from kinfed.federation import Agent, Federation
 from kinfed.learners import Logistic
 from kinfed.learners import descent as descent_module
 from kinfed.learners import softmax as softmax_module
 from kinfed.learners.softmax import SoftmaxRisk
+from question_sites import fit
 
 
 def make_federation(sizes, dim, n_classes, seed=0, offset=0.0, labels=None):
@@ -49,7 +48,7 @@ def oracle(federation, row, penalty, intercept=True):
 def test_equals_scikit_learn(n_classes, intercept, solver):
     federation = make_federation([30, 45, 38, 60, 33], 5, n_classes)
     weights, penalty = weight_rows(5), 0.02
-    models = Logistic(penalty=penalty, intercept=intercept, solver=solver).fit(federation, weights)
+    models = fit(Logistic(penalty=penalty, intercept=intercept, solver=solver), federation, weights)
     fresh = np.random.default_rng(5).normal(size=(40, 5))
     assert models.converged.all()
     assert (models.gradient_norm < 1e-7).all()
@@ -63,9 +62,9 @@ def test_equals_scikit_learn(n_classes, intercept, solver):
 
 def test_many_columns_go_without_a_matrix_bound(monkeypatch):
     federation, weights = make_federation([60, 70], 8, 3, seed=1), np.array([[0.3, 0.7], [0.5, 0.5]])
-    expected = Logistic(solver="newton").fit(federation, weights)
+    expected = fit(Logistic(solver="newton"), federation, weights)
     monkeypatch.setattr(descent_module, "LARGEST_BOUND", 5)
-    found = Logistic(solver="l-bfgs").fit(federation, weights)
+    found = fit(Logistic(solver="l-bfgs"), federation, weights)
     assert found.converged.all()
     np.testing.assert_allclose(found.coefficients, expected.coefficients, atol=1e-5)
 
@@ -73,7 +72,7 @@ def test_many_columns_go_without_a_matrix_bound(monkeypatch):
 def test_newton_finishes_what_l_bfgs_is_slow_at():
     federation = make_federation([10] * 4, 20, 4, seed=2)
     weights = np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.1, 0.1, 0.7, 0.1]])
-    models = Logistic(penalty=1e-7).fit(federation, weights)
+    models = fit(Logistic(penalty=1e-7), federation, weights)
     assert models.converged.all()
     assert (models.iterations > 50).any()
 
@@ -82,7 +81,7 @@ def test_newton_finishes_what_l_bfgs_is_slow_at():
 def test_a_large_offset_costs_no_accuracy(n_classes):
     weights = weight_rows(4)
     near, far = (make_federation([20, 25, 30, 35], 3, n_classes, offset=offset) for offset in (0.0, 1e5))
-    expected, found = Logistic().fit(near, weights), Logistic().fit(far, weights)
+    expected, found = fit(Logistic(), near, weights), fit(Logistic(), far, weights)
     assert found.converged.all()
     fresh = np.random.default_rng(3).normal(size=(30, 3))
     for t in range(len(weights)):
@@ -95,7 +94,7 @@ def test_classes_a_row_never_sees_have_probability_zero():
     y = np.array(["a", "b"] * 10 + ["b", "c"] * 10 + ["c"] * 20)
     federation = Federation.from_arrays(X, y, np.repeat(["first", "second", "third"], 20))
     weights = np.array([[1.0, 0, 0], [0.5, 0.5, 0], [0, 0, 1], [0.2, 0.3, 0.5], [0, 0.4, 0.6]])
-    models = Logistic(penalty=0.05).fit(federation, weights)
+    models = fit(Logistic(penalty=0.05), federation, weights)
     assert models.present.tolist() == [[1, 1, 0], [1, 1, 1], [0, 0, 1], [1, 1, 1], [0, 1, 1]]
     assert models.converged.all()
     for t, row in enumerate(weights):
@@ -111,7 +110,7 @@ def test_classes_a_row_never_sees_have_probability_zero():
 
 def test_a_row_of_one_class_among_two_is_constant():
     federation = Federation.from_arrays(np.arange(8.0)[:, None], [0, 0, 0, 0, 0, 1, 0, 1], [0, 0, 0, 0, 1, 1, 1, 1])
-    models = Logistic().fit(federation, np.array([[1.0, 0.0], [0.5, 0.5]]))
+    models = fit(Logistic(), federation, np.array([[1.0, 0.0], [0.5, 0.5]]))
     np.testing.assert_array_equal(models.predict_proba(0, [[1.0], [9.0]]), [[1, 0], [1, 0]])
     assert models.converged.all()
 
@@ -119,7 +118,7 @@ def test_a_row_of_one_class_among_two_is_constant():
 @pytest.mark.parametrize("labels", [["no", "yes"], [False, True], [3, 7], [-1.5, 2.5], ["x", "yy", "zzz"]])
 def test_labels_of_any_type(labels):
     federation = make_federation([20, 20], 2, len(labels), labels=labels)
-    models = Logistic().fit(federation, np.full((2, 2), 0.5))
+    models = fit(Logistic(), federation, np.full((2, 2), 0.5))
     assert models.classes.tolist() == sorted(labels)
     predicted = models.predict(0, federation[0].X)
     assert set(predicted.tolist()) <= set(labels)
@@ -127,19 +126,16 @@ def test_labels_of_any_type(labels):
 
 
 def test_labels_of_mixed_types_stay_apart():
-    agents = [
-        SimpleNamespace(X=np.arange(4.0)[:, None], y=np.array([1, "1", 1, "1"], dtype=object)),
-        SimpleNamespace(X=np.arange(3.0)[:, None], y=np.array([1, 1, 1])),
-    ]
-    federation = type("Few", (), {"names": ("a", "b"), "__iter__": lambda self: iter(agents), "__len__": lambda self: 2})()
-    models = Logistic().fit(federation, np.array([[0.5, 0.5]]))
+    first = Agent("a", np.arange(4.0)[:, None], np.array([1, "1", 1, "1"], dtype=object))
+    federation = Federation((first, Agent("b", np.arange(3.0)[:, None], np.array([1, 1, 1]))), ("x",))
+    models = fit(Logistic(), federation, np.array([[0.5, 0.5]]))
     assert models.classes.tolist() == [1, "1"]
 
 
 def test_one_class_in_the_whole_federation_is_refused():
     federation = Federation.from_arrays(np.eye(4), ["same"] * 4, [0, 0, 1, 1])
     with pytest.raises(InputError, match=r"only the class .*same.*at least two"):
-        Logistic().fit(federation, np.eye(2))
+        fit(Logistic(), federation, np.eye(2))
 
 
 def test_options_are_checked():
@@ -151,7 +147,7 @@ def test_options_are_checked():
 
 def test_too_few_iterations_are_told_not_hidden():
     federation = make_federation([40, 40], 4, 2)
-    models = Logistic(max_iterations=1).fit(federation, np.array([[0.5, 0.5], [0.9, 0.1]]))
+    models = fit(Logistic(max_iterations=1), federation, np.array([[0.5, 0.5], [0.9, 0.1]]))
     assert not models.converged.any()
     assert (models.gradient_norm > 1e-8).all()
     assert (models.iterations == 1).all()
@@ -160,7 +156,7 @@ def test_too_few_iterations_are_told_not_hidden():
 def test_equal_rows_are_trained_once():
     federation, seen = make_federation([20, 30], 3, 2), []
     weights = np.array([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5], [0.5, 0.5]])
-    models = Logistic().fit(federation, weights, progress=lambda what, done, total: seen.append((what, done, total)))
+    models = fit(Logistic(), federation, weights, progress=lambda what, done, total: seen.append((what, done, total)))
     assert seen[-1] == ("logistic", 2, 2)
     assert (models.coefficients[0] == models.coefficients[2]).all()
     assert (models.coefficients[0] != models.coefficients[1]).any()
@@ -219,9 +215,9 @@ def test_gradient_hessian_and_bound(count, n_rows, n_points, columns, shared, se
 
 def test_blocks_bound_memory_without_changing_results(monkeypatch):
     federation, weights = make_federation([150, 120, 90], 3, 3), weight_rows(3)
-    expected = Logistic().fit(federation, weights)
+    expected = fit(Logistic(), federation, weights)
     monkeypatch.setattr(softmax_module, "_BLOCK", 64)
-    np.testing.assert_allclose(Logistic().fit(federation, weights).coefficients, expected.coefficients, atol=1e-6)
+    np.testing.assert_allclose(fit(Logistic(), federation, weights).coefficients, expected.coefficients, atol=1e-6)
 
 
 @pytest.mark.parametrize("solver", ["auto", "newton", "l-bfgs"])
@@ -233,9 +229,9 @@ def test_classes_of_next_to_no_weight_are_harmless(solver, speck):
     y = np.where(agent == 2, 2, np.where(agent == 3, 3, rng.integers(2, size=80)))
     federation = Federation.from_arrays(rng.normal(size=(80, 3)), y, agent)
     weights = np.array([[0.5, 0.5, speck, speck], [0.8, 0.2, speck, speck], [0.6, 0.4, speck, 0.0]])
-    models = Logistic(penalty=0.05, solver=solver).fit(federation, weights)
+    models = fit(Logistic(penalty=0.05, solver=solver), federation, weights)
     assert models.converged.all()
     for t, row in enumerate(np.where(weights > 0.1, weights, 0.0)):
-        expected = Logistic(penalty=0.025, solver=solver).fit(federation, row[None]).predict_proba(0, federation[0].X)
+        expected = fit(Logistic(penalty=0.025, solver=solver), federation, row[None]).predict_proba(0, federation[0].X)
         # Four softmax rows that fit two classes pay half of what the one row of two classes pays.
         assert np.abs(models.predict_proba(t, federation[0].X) - expected)[:, :2].max() < 1e-5

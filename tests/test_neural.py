@@ -15,13 +15,15 @@ import pytest
 import torch
 from torch import nn
 
-from kinfed import Agent, Federation, InputError, KinfedError, MissingExtraError
-from kinfed.learners.neural import TorchLearner, TorchModels, checkpoint
-from kinfed.learners.neural.blocks import Size
-from kinfed.learners.neural.modules import perceptron
-from kinfed.learners.neural.pool import pool_federation
-from kinfed.learners.neural.sampling import Stream, generator, mixture_rows, stratified_uniforms
-from kinfed.learners.neural.stacked import Lanes, StackedModule, cross_entropy
+from kinfed import checkpoint
+from kinfed.errors import InputError, KinfedError, MissingExtraError
+from kinfed.federation import Agent, Federation
+from kinfed.learners.neural import TorchLearner, TorchModels
+from kinfed.learners.neural.build import perceptron
+from kinfed.learners.neural.model_stack import Cost, ModelStack, StackedModule, cross_entropy
+from kinfed.learners.neural.rows import Stream, generator, pool_rows
+from kinfed.learners.neural.weighted_risk import mixture_rows, stratified_uniforms
+from question_sites import fit, pooled
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +68,11 @@ def sparse_weights(n_agents=5, seed=1) -> np.ndarray:
     matrix[3] = rng.dirichlet(np.ones(n_agents))
     matrix[matrix.sum(axis=1) == 0, 0] = 1.0
     return matrix / matrix.sum(axis=1, keepdims=True)
+
+
+def pool_of(federation: Federation, held_out_share=0.0):
+    spec = pooled(federation, task="classification").spec
+    return pool_rows(federation.agents, spec, "classification", "float32", held_out_share=held_out_share)
 
 
 def make_start(module: nn.Module, rows: int, seed=0, scale=0.5) -> dict[str, np.ndarray]:
@@ -114,20 +121,24 @@ def stack_bytes(models: TorchModels) -> bytes:
 @pytest.mark.parametrize("rows_at_once", [None, 3])
 def test_full_batch_equals_a_loop_over_targets(monkeypatch, optimiser, learning_rate, regression, rows_at_once):
     if rows_at_once:  # many blocks and chunks instead of one
-        monkeypatch.setattr(Size, "rows_at_once", lambda self, lanes: rows_at_once)
-        monkeypatch.setattr(Size, "lanes_at_once", lambda self, rows: 2)
+        monkeypatch.setattr(Cost, "rows_at_once", lambda self, models: rows_at_once)
+        monkeypatch.setattr(Cost, "models_at_once", lambda self, rows: 2)
     federation, weights = make_federation(regression=regression), sparse_weights()
     outputs = 1 if regression else 3
     start = make_start(perceptron(4, (6, 5), outputs), len(weights))
-    models = TorchLearner(
-        hidden=(6, 5),
-        task="regression" if regression else "classification",
-        optimiser=optimiser,
-        learning_rate=learning_rate,
-        weight_decay=0.01,
-        epochs=30,
-        warm_start=start,
-    ).fit(federation, weights)
+    models = fit(
+        TorchLearner(
+            hidden=(6, 5),
+            task="regression" if regression else "classification",
+            optimiser=optimiser,
+            learning_rate=learning_rate,
+            weight_decay=0.01,
+            epochs=30,
+            warm_start=start,
+        ),
+        federation,
+        weights,
+    )
     data = tensors(federation, regression)
     for row, own in enumerate(weights):
         module = load(perceptron(4, (6, 5), outputs), start, row)
@@ -143,16 +154,16 @@ def test_full_batch_equals_a_loop_over_targets(monkeypatch, optimiser, learning_
         np.testing.assert_allclose(models.history.loss[-1, row], risk.item(), rtol=1e-4)
 
 
-@pytest.mark.parametrize("n_lanes", [12, 3])
-def test_full_batch_shares_the_rows_of_equal_supports(n_lanes):
+@pytest.mark.parametrize("n_models", [12, 3])
+def test_full_batch_shares_the_rows_of_equal_supports(n_models):
     rng = np.random.default_rng(3)
-    weights = rng.dirichlet(np.ones(5), n_lanes)
+    weights = rng.dirichlet(np.ones(5), n_models)
     weights[:, 4] = 0
     weights /= weights.sum(axis=1, keepdims=True)
     learner = TorchLearner(hidden=(6,), epochs=10, learning_rate=0.05)
-    together = learner.fit(make_federation(), weights)
-    for row in range(n_lanes):
-        alone = learner.fit(make_federation(), weights[row : row + 1])
+    together = fit(learner, make_federation(), weights)
+    for row in range(n_models):
+        alone = fit(learner, make_federation(), weights[row : row + 1])
         for name, value in alone.parameters.items():
             np.testing.assert_allclose(together.parameters[name][row], value[0], atol=1e-5)
 
@@ -161,15 +172,20 @@ def test_full_batch_shares_the_rows_of_equal_supports(n_lanes):
 def test_mini_batches_equal_a_loop_on_the_same_rows(optimiser):
     federation, weights = make_federation(), sparse_weights()
     start, batch, steps, epochs, seed = make_start(perceptron(4, (6,), 3), len(weights)), 4, 3, 6, 11
-    models = TorchLearner(
-        hidden=(6,),
-        optimiser=optimiser,
-        learning_rate=0.05,
-        epochs=epochs,
-        batch_size=batch,
-        steps_per_epoch=steps,
-        warm_start=start,
-    ).fit(federation, weights, seed=seed)
+    models = fit(
+        TorchLearner(
+            hidden=(6,),
+            optimiser=optimiser,
+            learning_rate=0.05,
+            epochs=epochs,
+            batch_size=batch,
+            steps_per_epoch=steps,
+            warm_start=start,
+        ),
+        federation,
+        weights,
+        seed=seed,
+    )
     data = tensors(federation)
     for row, own in enumerate(weights):
         module = load(perceptron(4, (6,), 3), start, row)
@@ -198,59 +214,65 @@ def draw_by_hand(uniform, weights, sizes):
 
 def test_draws_are_unbiased_and_even():
     federation, weights = make_federation(), sparse_weights()
-    pool = pool_federation(federation, "classification", torch.float32, np.random.default_rng(0))
+    pool = pool_of(federation)
     own = torch.full((len(weights),), -1)
     counts, repeats, size = np.zeros((len(weights), len(pool.agents))), 400, 50
     for repeat in range(repeats):
         uniforms = torch.from_numpy(stratified_uniforms(np.random.default_rng(repeat), size))
         rows = mixture_rows(uniforms, torch.from_numpy(weights), own, pool).numpy()
-        for lane, drawn in enumerate(rows):
-            counts[lane] += np.bincount(drawn, minlength=len(pool.agents))
+        for model, drawn in enumerate(rows):
+            counts[model] += np.bincount(drawn, minlength=len(pool.agents))
             of_agent = np.bincount(pool.agents.numpy()[drawn], minlength=5)
-            assert (of_agent[weights[lane] == 0] == 0).all()
-            assert (np.abs(of_agent - size * weights[lane]) < 2).all()
+            assert (of_agent[weights[model] == 0] == 0).all()
+            assert (np.abs(of_agent - size * weights[model]) < 2).all()
     expected = weights[:, pool.agents.numpy()] / federation.sizes[pool.agents.numpy()] * size * repeats
     assert (np.abs(counts - expected) < 6 * np.sqrt(expected) + 1e-9).all()
 
 
 def test_an_agent_alone_sees_each_row_once_an_epoch():
     federation = make_federation(n_agents=2, low=12, high=13)
-    pool = pool_federation(federation, "classification", torch.float32, np.random.default_rng(0))
+    pool = pool_of(federation)
     uniforms = torch.from_numpy(stratified_uniforms(np.random.default_rng(0), 12))
     rows = mixture_rows(uniforms, torch.eye(2, dtype=torch.float64), torch.tensor([-1, -1]), pool)
     assert sorted(rows[0].tolist()) == list(range(12))
     assert sorted(rows[1].tolist()) == list(range(12, 24))
 
 
-def test_fedavg_with_one_whole_step_is_gradient_descent_on_the_weighted_risk():
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-13)])
+def test_fedavg_with_one_whole_step_is_gradient_descent_on_the_weighted_risk(dtype, tolerance):
     federation, weights = make_federation(), sparse_weights()
     start = make_start(perceptron(4, (6,), 3), len(weights))
-    shared = {"hidden": (6,), "optimiser": "sgd", "learning_rate": 0.1, "warm_start": start}
-    averaged = TorchLearner(method="fedavg", rounds=15, local_epochs=1, **shared).fit(federation, weights)
-    descended = TorchLearner(epochs=15, **shared).fit(federation, weights)
+    shared = {"hidden": (6,), "optimiser": "sgd", "learning_rate": 0.1, "warm_start": start, "dtype": dtype}
+    averaged = fit(TorchLearner(method="fedavg", rounds=15, local_epochs=1, **shared), federation, weights)
+    descended = fit(TorchLearner(epochs=15, **shared), federation, weights)
     for name, value in descended.parameters.items():
-        np.testing.assert_allclose(averaged.parameters[name], value, atol=1e-6, rtol=0)
-    np.testing.assert_allclose(averaged.history.loss, descended.history.loss, atol=1e-5)
+        np.testing.assert_allclose(averaged.parameters[name], value, atol=tolerance, rtol=0)
+    np.testing.assert_allclose(averaged.history.loss, descended.history.loss, atol=10 * tolerance)
 
 
 @pytest.mark.parametrize("n_targets", [7, 20])
 @pytest.mark.parametrize("batch_size", [None, 4])
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
 def test_fedavg_equals_a_loop_over_targets_and_agents(monkeypatch, optimiser, batch_size, n_targets):
-    monkeypatch.setattr(Size, "lanes_at_once", lambda self, rows: 17)
+    monkeypatch.setattr(Cost, "models_at_once", lambda self, rows: 17)
     federation = make_federation()
     weights = sparse_weights() if n_targets == 7 else np.random.default_rng(5).dirichlet(np.ones(5), n_targets)
     start, rounds, local_epochs, seed = make_start(perceptron(4, (6,), 3), 1), 3, 2, 4
-    models = TorchLearner(
-        hidden=(6,),
-        method="fedavg",
-        optimiser=optimiser,
-        learning_rate=0.05,
-        rounds=rounds,
-        local_epochs=local_epochs,
-        batch_size=batch_size,
-        warm_start=start,
-    ).fit(federation, weights, seed=seed)
+    models = fit(
+        TorchLearner(
+            hidden=(6,),
+            method="fedavg",
+            optimiser=optimiser,
+            learning_rate=0.05,
+            rounds=rounds,
+            local_epochs=local_epochs,
+            batch_size=batch_size,
+            warm_start=start,
+        ),
+        federation,
+        weights,
+        seed=seed,
+    )
     data = tensors(federation)
     first = np.concatenate([[0], np.cumsum(federation.sizes)])
     for row, own in enumerate(weights):
@@ -285,17 +307,17 @@ def test_gradient_of_the_weighted_risk_equals_finite_differences():
     parameters = torch.from_numpy(rng.standard_normal((2, stacked.layout.width)))
     X, y = torch.from_numpy(rng.standard_normal((2, 7, 3))), torch.from_numpy(rng.integers(0, 3, (2, 7)))
     weights = torch.from_numpy(rng.dirichlet(np.ones(7), 2))
-    lanes = Lanes(stacked, parameters)
-    lanes.add_gradient(X, y, weights, fresh=True)
+    models = ModelStack(stacked, parameters)
+    models.add_gradient(X, y, weights, fresh=True)
     used = stacked.layout.spans[-1][1]
     step = 1e-6
-    for lane, place in itertools.product(range(2), range(used)):
+    for model, place in itertools.product(range(2), range(used)):
         moved = []
         for sign in (1, -1):
             shifted = parameters.clone()
-            shifted[lane, place] += sign * step
-            moved.append(Lanes(stacked, shifted).evaluate(X, y, weights)[lane].item())
-        assert abs((moved[0] - moved[1]) / (2 * step) - lanes.gradient[lane, place].item()) < 1e-7
+            shifted[model, place] += sign * step
+            moved.append(ModelStack(stacked, shifted).evaluate(X, y, weights)[model].item())
+        assert abs((moved[0] - moved[1]) / (2 * step) - models.gradient[model, place].item()) < 1e-7
 
 
 SETTINGS = {
@@ -331,8 +353,8 @@ def test_agents_of_weight_zero_never_touch_a_model(settings):
     weights /= weights.sum(axis=1, keepdims=True)
     poisoned = federation_of([*clean.agents[:3], an_agent(1e30 * clean[3].X, clean[3].y), clean[4]])
     targets = np.array([0, 1, 2, 0, 4])
-    expected = TorchLearner(**settings).fit(clean, weights, targets=targets)
-    found = TorchLearner(**settings).fit(poisoned, weights, targets=targets)
+    expected = fit(TorchLearner(**settings), clean, weights, targets=targets)
+    found = fit(TorchLearner(**settings), poisoned, weights, targets=targets)
     assert stack_bytes(found) == stack_bytes(expected)
 
 
@@ -341,12 +363,12 @@ def test_equal_seeds_give_equal_bytes_and_leave_torch_alone(settings):
     torch.manual_seed(123)
     torch.set_num_threads(2)
     state = torch.get_rng_state()
-    once = TorchLearner(**settings).fit(federation, weights, seed=7)
+    once = fit(TorchLearner(**settings), federation, weights, seed=7)
     assert torch.equal(state, torch.get_rng_state())
     assert torch.get_num_threads() == 2
     torch.rand(5)
-    again = TorchLearner(**settings).fit(federation, weights, seed=7)
-    other = TorchLearner(**settings).fit(federation, weights, seed=8)
+    again = fit(TorchLearner(**settings), federation, weights, seed=7)
+    other = fit(TorchLearner(**settings), federation, weights, seed=8)
     assert stack_bytes(once) == stack_bytes(again) != stack_bytes(other)
     assert once.history.loss.tobytes() == again.history.loss.tobytes()
 
@@ -355,10 +377,10 @@ def test_a_model_does_not_depend_on_the_rows_beside_it(monkeypatch, settings):
     if "module" in settings:
         pytest.skip("dropout draws for all rows together")
     federation, weights = make_federation(), sparse_weights()[:5]
-    together = TorchLearner(**settings).fit(federation, weights)
-    alone = TorchLearner(**settings).fit(federation, weights[3:4], targets=np.array([3]))
-    monkeypatch.setattr(Size, "lanes_at_once", lambda self, rows: 2)
-    in_chunks = TorchLearner(**settings).fit(federation, weights)
+    together = fit(TorchLearner(**settings), federation, weights)
+    alone = fit(TorchLearner(**settings), federation, weights[3:4], targets=np.array([3]))
+    monkeypatch.setattr(Cost, "models_at_once", lambda self, rows: 2)
+    in_chunks = fit(TorchLearner(**settings), federation, weights)
     for name, value in together.parameters.items():
         if "batch_size" in settings:
             np.testing.assert_array_equal(alone.parameters[name][0], value[3])
@@ -370,7 +392,7 @@ def test_a_model_does_not_depend_on_the_rows_beside_it(monkeypatch, settings):
 
 def test_rows_of_equal_weights_are_one_model():
     weights = sparse_weights()
-    models = TorchLearner(hidden=(6,), epochs=3, batch_size=4).fit(make_federation(), weights)
+    models = fit(TorchLearner(hidden=(6,), epochs=3, batch_size=4), make_federation(), weights)
     assert len(models) == len(weights)
     assert len(models.stack) < len(weights)
     for value in models.parameters.values():
@@ -382,23 +404,27 @@ def test_a_resumed_run_ends_with_the_same_bytes(monkeypatch, tmp_path, settings,
     monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN", 0.0)
     monkeypatch.setattr(checkpoint, "_LARGEST_SHARE", 1e9)
     federation, weights = make_federation(), sparse_weights()[:5]
-    expected = TorchLearner(**settings).fit(federation, weights)
+    expected = fit(TorchLearner(**settings), federation, weights)
 
     def interrupt(what, done, total):
         if done == epochs_before:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        TorchLearner(**settings).fit(federation, weights, checkpoint=tmp_path, progress=interrupt)
+        fit(TorchLearner(**settings), federation, weights, checkpoint=tmp_path, progress=interrupt)
     seen = []
-    found = TorchLearner(**settings).fit(
-        federation, weights, checkpoint=tmp_path, progress=lambda what, done, total: seen.append(done)
+    found = fit(
+        TorchLearner(**settings),
+        federation,
+        weights,
+        checkpoint=tmp_path,
+        progress=lambda what, done, total: seen.append(done),
     )
     assert seen[0] == epochs_before  # whoever was told of it did not take it in, so that epoch is run again
     assert stack_bytes(found) == stack_bytes(expected)
     assert found.history.loss.tobytes() == expected.history.loss.tobytes()
     # A finished run is read back without training.
-    again = TorchLearner(**settings).fit(federation, weights, checkpoint=tmp_path)
+    again = fit(TorchLearner(**settings), federation, weights, checkpoint=tmp_path)
     assert stack_bytes(again) == stack_bytes(expected)
 
 
@@ -406,7 +432,7 @@ SCRIPT = """
 import sys, time
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from test_neural import TorchLearner, checkpoint, make_federation, sparse_weights
+from test_neural import TorchLearner, checkpoint, fit, make_federation, sparse_weights
 checkpoint._SECONDS_BETWEEN = 0.0
 checkpoint._LARGEST_SHARE = 1e9
 
@@ -415,7 +441,7 @@ def report(what, done, total):
     time.sleep(0.05)
 
 learner = TorchLearner(hidden=(6,), epochs=60, batch_size=4, patience=50)
-learner.fit(make_federation(), sparse_weights()[:5], checkpoint=Path({folder!r}), progress=report)
+fit(learner, make_federation(), sparse_weights()[:5], checkpoint=Path({folder!r}), progress=report)
 """
 
 
@@ -429,15 +455,15 @@ def test_a_killed_process_is_resumed(tmp_path):
     learner = TorchLearner(hidden=(6,), epochs=60, batch_size=4, patience=50)
     seen = []
     federation, weights = make_federation(), sparse_weights()[:5]
-    found = learner.fit(federation, weights, checkpoint=tmp_path, progress=lambda what, done, total: seen.append(done))
+    found = fit(learner, federation, weights, checkpoint=tmp_path, progress=lambda what, done, total: seen.append(done))
     assert 7 <= seen[0] <= 20
-    assert stack_bytes(found) == stack_bytes(learner.fit(federation, weights))
+    assert stack_bytes(found) == stack_bytes(fit(learner, federation, weights))
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     federation, weights = make_federation(), sparse_weights()
     settings = {"hidden": (6,), "epochs": 3, "batch_size": 4}
-    TorchLearner(**settings).fit(federation, weights, checkpoint=tmp_path)
+    fit(TorchLearner(**settings), federation, weights, checkpoint=tmp_path)
     others = {
         "settings": (TorchLearner(**{**settings, "learning_rate": 0.5}), federation, weights, 0),
         "data": (TorchLearner(**settings), make_federation(seed=9), weights, 0),
@@ -453,33 +479,33 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     }
     for what, (learner, data, matrix, seed) in others.items():
         with pytest.raises(InputError, match=what) as caught:
-            learner.fit(data, matrix, seed=seed, checkpoint=tmp_path)
+            fit(learner, data, matrix, seed=seed, checkpoint=tmp_path)
         assert str(tmp_path) in str(caught.value)
     doubled = lambda outputs, y: 2 * nn.functional.cross_entropy(outputs, y, reduction="none")  # noqa: E731
     with pytest.raises(InputError, match="settings"):
-        TorchLearner(**settings, loss=doubled).fit(federation, weights, checkpoint=tmp_path)
-    (tmp_path / "checkpoint.npz").write_bytes(b"PK not an archive")
-    with pytest.raises(InputError, match="cannot be read"):
-        TorchLearner(**settings).fit(federation, weights, checkpoint=tmp_path)
+        fit(TorchLearner(**settings, loss=doubled), federation, weights, checkpoint=tmp_path)
+    (tmp_path / "training.npz").write_bytes(b"PK not an archive")
+    with pytest.raises(InputError, match="damaged"):
+        fit(TorchLearner(**settings), federation, weights, checkpoint=tmp_path)
 
 
 def test_a_checkpoint_holds_nothing_executable(tmp_path):
-    TorchLearner(hidden=(6,), epochs=2).fit(make_federation(), sparse_weights(), checkpoint=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.npz"]
-    with np.load(tmp_path / "checkpoint.npz", allow_pickle=False) as archive:
-        assert all(archive[name].dtype.kind in "fiU" for name in archive.files)
+    fit(TorchLearner(hidden=(6,), epochs=2), make_federation(), sparse_weights(), checkpoint=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.json", "training.npz"}
+    with np.load(tmp_path / "training.npz", allow_pickle=False) as archive:
+        assert all(archive[name].dtype.kind in "fiu" for name in archive.files)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file"):
-        TorchLearner(epochs=2).fit(make_federation(), sparse_weights(), checkpoint=tmp_path / "file" / "folder")
+        fit(TorchLearner(epochs=2), make_federation(), sparse_weights(), checkpoint=tmp_path / "file" / "folder")
 
 
 def test_early_stopping_returns_the_best_parameters_on_held_out_rows():
     federation = make_federation(low=30, high=40)
     learner = TorchLearner(hidden=(16,), epochs=400, learning_rate=0.05, patience=5, validation_share=0.3)
-    models = learner.fit(federation, np.eye(5))
+    models = fit(learner, federation, np.eye(5))
     history = models.history
     assert len(history.loss) < 400
     best = history.best_epoch
@@ -489,8 +515,10 @@ def test_early_stopping_returns_the_best_parameters_on_held_out_rows():
         assert run[-1] == best[row] + 5
     # The parameters are those of the best epoch: the same run with that many epochs ends on them.
     row = int(np.argmax(best))
-    shorter = TorchLearner(hidden=(16,), epochs=int(best[row]), learning_rate=0.05, patience=400, validation_share=0.3).fit(
-        federation, np.eye(5)
+    shorter = fit(
+        TorchLearner(hidden=(16,), epochs=int(best[row]), learning_rate=0.05, patience=400, validation_share=0.3),
+        federation,
+        np.eye(5),
     )
     for name, value in shorter.parameters.items():
         np.testing.assert_allclose(value[row], models.parameters[name][row], atol=1e-6)
@@ -498,8 +526,7 @@ def test_early_stopping_returns_the_best_parameters_on_held_out_rows():
 
 def test_held_out_rows_train_the_models_of_others_only():
     federation = make_federation(low=30, high=40)
-    rng = generator(0, Stream.HOLD_OUT)
-    pool = pool_federation(federation, "classification", torch.float32, rng, 0.25)
+    pool = pool_of(federation, 0.25)
     held = pool.held_out.numpy()
     assert np.array_equal(np.bincount(pool.agents.numpy()[held]), np.round(0.25 * federation.sizes))
     uniforms = torch.from_numpy(stratified_uniforms(np.random.default_rng(0), 5000))
@@ -512,18 +539,18 @@ def test_held_out_rows_train_the_models_of_others_only():
 
 @pytest.mark.parametrize("n_agents", [5, 12])
 def test_held_out_rows_are_left_out_by_all_methods_alike(n_agents):
-    # Twelve dense lanes share their rows, five gather them, and federated averaging has lanes of its own for targets.
+    # Twelve dense models share their rows, five gather them, and federated averaging sets targets' own rows apart.
     federation = make_federation(n_agents=n_agents)
     weights = np.random.default_rng(2).dirichlet(np.ones(n_agents), n_agents)
     shared = {"hidden": (6,), "optimiser": "sgd", "learning_rate": 0.1, "patience": 1000}
-    together = TorchLearner(epochs=8, **shared).fit(federation, weights)
-    averaged = TorchLearner(method="fedavg", rounds=8, **shared).fit(federation, weights)
+    together = fit(TorchLearner(epochs=8, **shared), federation, weights)
+    averaged = fit(TorchLearner(method="fedavg", rounds=8, **shared), federation, weights)
     np.testing.assert_allclose(averaged.history.validation, together.history.validation, atol=1e-5)
     for name, value in together.parameters.items():
         np.testing.assert_allclose(averaged.parameters[name], value, atol=1e-6)
     # By hand: the target's own mean runs over the rows it keeps.
-    pool = pool_federation(federation, "classification", torch.float32, generator(0, Stream.HOLD_OUT), 0.2)
-    start = TorchLearner(epochs=1, **{**shared, "learning_rate": 1e-30}).fit(federation, weights)
+    pool = pool_of(federation, 0.2)
+    start = fit(TorchLearner(epochs=1, **{**shared, "learning_rate": 1e-30}), federation, weights)
     for row in range(n_agents):
         module = start.module_for(row)
         optimise = optimiser_for("sgd", module, 0.1)
@@ -540,8 +567,8 @@ def test_weights_too_small_for_single_precision_do_no_harm():
     weights = sparse_weights()[:5]
     weights[3] = [0.5, 1e-50, 0.5, 1e-46, 0.0]
     for settings in ({"epochs": 3}, {"epochs": 3, "batch_size": 4}, {"method": "fedavg", "rounds": 2}):
-        tiny = TorchLearner(hidden=(6,), **settings).fit(make_federation(), weights)
-        none = TorchLearner(hidden=(6,), **settings).fit(make_federation(), np.where(weights < 1e-40, 0, weights))
+        tiny = fit(TorchLearner(hidden=(6,), **settings), make_federation(), weights)
+        none = fit(TorchLearner(hidden=(6,), **settings), make_federation(), np.where(weights < 1e-40, 0, weights))
         for name, value in none.parameters.items():
             np.testing.assert_allclose(tiny.parameters[name], value, atol=1e-6)
 
@@ -550,7 +577,7 @@ def test_a_start_that_is_best_already_is_returned():
     federation, weights = make_federation(), np.eye(5)
     start = make_start(perceptron(4, (6,), 3), 1, scale=0.01)
     learner = TorchLearner(hidden=(6,), epochs=50, learning_rate=5.0, optimiser="sgd", patience=3, warm_start=start)
-    models = learner.fit(federation, weights)
+    models = fit(learner, federation, weights)
     kept = models.history.best_epoch == 0
     assert kept.any()
     for name, value in start.items():
@@ -559,18 +586,18 @@ def test_a_start_that_is_best_already_is_returned():
 
 def test_early_stopping_needs_targets_and_rows():
     with pytest.raises(InputError, match="targets"):
-        TorchLearner(patience=2).fit(make_federation(), sparse_weights())
+        fit(TorchLearner(patience=2), make_federation(), sparse_weights())
     federation = make_federation()
     single = federation_of([an_agent(federation[0].X[:1], federation[0].y[:1]), *federation.agents[1:]])
     with pytest.raises(InputError, match="site-0"):
-        TorchLearner(patience=2).fit(single, np.eye(5))
+        fit(TorchLearner(patience=2), single, np.eye(5))
 
 
 def test_string_labels_probabilities_and_single_modules():
     federation = make_federation(low=60, high=80)
     names = np.array(["cat", "bird", "dog"])
     named = federation_of([an_agent(agent.X, names[agent.y]) for agent in federation.agents])
-    models = TorchLearner(hidden=(16,), epochs=150, learning_rate=0.03).fit(named, np.eye(5))
+    models = fit(TorchLearner(hidden=(16,), epochs=150, learning_rate=0.03), named, np.eye(5))
     assert models.classes.tolist() == ["bird", "cat", "dog"]
     for row in range(5):
         predicted = models.predict(row, named[row].X)
@@ -588,7 +615,7 @@ def test_string_labels_probabilities_and_single_modules():
 
 def test_regression_learns_and_predicts_numbers():
     federation = make_federation(low=60, high=80, regression=True)
-    models = TorchLearner(hidden=(16,), task="regression", epochs=300, learning_rate=0.03).fit(federation, np.eye(5))
+    models = fit(TorchLearner(hidden=(16,), task="regression", epochs=300, learning_rate=0.03), federation, np.eye(5))
     for row in range(5):
         predicted = models.predict(row, federation[row].X)
         assert predicted.shape == federation[row].y.shape
@@ -599,7 +626,7 @@ def test_regression_learns_and_predicts_numbers():
 
 def test_double_precision():
     single = federation_of([an_agent(agent.X.astype(np.float32), agent.y) for agent in make_federation().agents])
-    models = TorchLearner(hidden=(6,), epochs=3, dtype="float64").fit(single, sparse_weights())
+    models = fit(TorchLearner(hidden=(6,), epochs=3, dtype="float64"), single, sparse_weights())
     assert all(value.dtype == np.float64 for value in models.parameters.values())
 
 
@@ -633,8 +660,8 @@ class Convolution(nn.Module):
 def test_any_module_equals_a_loop_over_targets(kind, optimiser):
     federation, weights = make_federation(), sparse_weights()
     start = make_start(kind(), len(weights))
-    models = TorchLearner(module=kind, optimiser=optimiser, epochs=8, learning_rate=0.02, warm_start=start).fit(
-        federation, weights
+    models = fit(
+        TorchLearner(module=kind, optimiser=optimiser, epochs=8, learning_rate=0.02, warm_start=start), federation, weights
     )
     data = tensors(federation)
     for row, own in enumerate(weights):
@@ -660,9 +687,9 @@ def test_vmap_and_layers_agree():
             return self.inner(X)
 
     start = make_start(perceptron(4, (6,), 3), 1)
-    plain = TorchLearner(hidden=(6,), epochs=5, warm_start=start).fit(federation, weights)
+    plain = fit(TorchLearner(hidden=(6,), epochs=5, warm_start=start), federation, weights)
     wrapped_start = {f"inner.{name}": value for name, value in start.items()}
-    wrapped = TorchLearner(module=Wrapped, epochs=5, warm_start=wrapped_start).fit(federation, weights)
+    wrapped = fit(TorchLearner(module=Wrapped, epochs=5, warm_start=wrapped_start), federation, weights)
     for name, value in plain.parameters.items():
         np.testing.assert_allclose(wrapped.parameters[f"inner.{name}"], value, atol=1e-6)
 
@@ -673,7 +700,7 @@ def test_frozen_parameters_stay():
         module[0].requires_grad_(False)
         return module
 
-    models = TorchLearner(module=make, epochs=5, weight_decay=0.1).fit(make_federation(), sparse_weights())
+    models = fit(TorchLearner(module=make, epochs=5, weight_decay=0.1), make_federation(), sparse_weights())
     assert set(models.parameters) == {"2.weight", "2.bias"}
     assert torch.equal(models.module_for(0)[0].weight, models.module_for(3)[0].weight)
 
@@ -712,32 +739,33 @@ class Branching(nn.Linear):
 )
 def test_modules_that_cannot_be_stacked_are_refused(module, message):
     with pytest.raises(KinfedError, match=message):
-        TorchLearner(module=module, epochs=1).fit(make_federation(), sparse_weights())
+        fit(TorchLearner(module=module, epochs=1), make_federation(), sparse_weights())
 
 
 def test_warm_start_from_other_models():
     federation, weights = make_federation(), sparse_weights()
-    grand_mean = TorchLearner(hidden=(6,), epochs=5).fit(federation, np.full((1, 5), 0.2))
+    grand_mean = fit(TorchLearner(hidden=(6,), epochs=5), federation, np.full((1, 5), 0.2))
     for start in (grand_mean, grand_mean.parameters):
         learner = TorchLearner(hidden=(6,), epochs=1, optimiser="sgd", learning_rate=1e-12, warm_start=start)
-        models = learner.fit(federation, weights)
+        models = fit(learner, federation, weights)
         for name, value in grand_mean.parameters.items():
             np.testing.assert_allclose(models.parameters[name], np.repeat(value, len(weights), axis=0), atol=1e-7)
     with pytest.raises(InputError, match="rows"):
-        TorchLearner(hidden=(6,), warm_start=models).fit(federation, np.eye(5))
+        fit(TorchLearner(hidden=(6,), warm_start=models), federation, np.eye(5))
     with pytest.raises(InputError, match="shape"):
-        TorchLearner(hidden=(8,), warm_start=grand_mean).fit(federation, weights)
+        fit(TorchLearner(hidden=(8,), warm_start=grand_mean), federation, weights)
     with pytest.raises(InputError, match="parameters"):
-        TorchLearner(hidden=(), warm_start=grand_mean).fit(federation, weights)
+        fit(TorchLearner(hidden=(), warm_start=grand_mean), federation, weights)
     fewer = federation_of([an_agent(agent.X, agent.y % 2) for agent in federation.agents])
     with pytest.raises(InputError, match="other classes"):
-        TorchLearner(hidden=(6,), warm_start=grand_mean).fit(fewer, weights)
+        fit(TorchLearner(hidden=(6,), warm_start=grand_mean), fewer, weights)
 
 
 def test_monitor_and_progress():
     federation, weights = make_federation(), sparse_weights()
     seen, told = [], []
-    models = TorchLearner(hidden=(6,), epochs=7).fit(
+    models = fit(
+        TorchLearner(hidden=(6,), epochs=7),
         federation,
         weights,
         monitor=lambda epoch, models: seen.append((epoch, stack_bytes(models), len(models.history.loss))),
@@ -747,7 +775,7 @@ def test_monitor_and_progress():
     assert [(epoch, length) for epoch, _, length in seen] == [(3, 3), (6, 6), (7, 7)]
     assert seen[-1][1] == stack_bytes(models) != seen[0][1]
     assert told == [("training", done, 7) for done in range(1, 8)]
-    shorter = TorchLearner(hidden=(6,), epochs=3).fit(federation, weights)
+    shorter = fit(TorchLearner(hidden=(6,), epochs=3), federation, weights)
     assert stack_bytes(shorter) == seen[0][1]
 
 
@@ -781,36 +809,42 @@ def test_data_and_weights_that_make_no_sense_are_refused():
         (np.array([[2.0, -1, 0, 0, 0]]), "its smallest entry is -1"),
     ]:
         with pytest.raises(InputError, match=message):
-            learner.fit(federation, weights)
+            fit(learner, federation, weights)
     with pytest.raises(InputError, match="seed"):
-        learner.fit(federation, np.eye(5), seed=-1)
+        fit(learner, federation, np.eye(5), seed=-1)
     with pytest.raises(InputError, match="targets"):
-        learner.fit(federation, np.eye(5), targets=np.array([1, 2]))
+        fit(learner, federation, np.eye(5), targets=np.array([1, 2]))
     one = federation_of([an_agent(agent.X, np.zeros(len(agent.X))) for agent in federation.agents])
     with pytest.raises(InputError, match="one class"):
-        learner.fit(one, np.eye(5))
+        fit(learner, one, np.eye(5))
     without = federation_of([an_agent(agent.X, None) for agent in federation.agents])
     with pytest.raises(InputError, match="site-0 has no y"):
-        learner.fit(without, np.eye(5))
+        fit(learner, without, np.eye(5))
     fractions = federation_of([an_agent(agent.X, agent.y + 0.5) for agent in federation.agents])
     with pytest.raises(InputError, match="regression"):
-        learner.fit(fractions, np.eye(5))
+        fit(learner, fractions, np.eye(5))
+    mixed = federation_of([an_agent(a.X, np.array(["a", *range(len(a.X) - 1)], dtype=object)) for a in federation.agents])
+    with pytest.raises(InputError, match="y mixes labels that cannot be sorted"):
+        fit(learner, mixed, np.eye(5))
+    text = federation_of([an_agent(agent.X, agent.y.astype(str).astype(object) + "?") for agent in federation.agents])
+    with pytest.raises(InputError, match="site-0: y is not numeric"):
+        fit(TorchLearner(task="regression"), text, np.eye(5))
     huge = federation_of([an_agent(1e39 * agent.X, agent.y) for agent in federation.agents])
     with pytest.raises(InputError, match="rescale"):
-        learner.fit(huge, np.eye(5))
+        fit(learner, huge, np.eye(5))
     with pytest.raises(InputError, match="one loss per row"):
-        TorchLearner(loss=nn.functional.cross_entropy, epochs=1).fit(federation, np.eye(5))
+        fit(TorchLearner(loss=nn.functional.cross_entropy, epochs=1), federation, np.eye(5))
 
 
 def test_divergence_is_said():
     federation = make_federation(regression=True)
     learner = TorchLearner(task="regression", hidden=(8,), optimiser="sgd", learning_rate=1e6, epochs=50)
     with pytest.raises(InputError, match="diverged"):
-        learner.fit(federation, np.eye(5))
+        fit(learner, federation, np.eye(5))
 
 
 def test_models_refuse_rows_and_columns_they_do_not_have():
-    models = TorchLearner(hidden=(6,), epochs=1).fit(make_federation(), sparse_weights())
+    models = fit(TorchLearner(hidden=(6,), epochs=1), make_federation(), sparse_weights())
     with pytest.raises(InputError, match="out of range"):
         models.predict(7, np.zeros((1, 4)))
     with pytest.raises(InputError, match="dimension 4"):
@@ -828,10 +862,10 @@ def test_without_torch_the_message_says_what_to_install():
                     raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
         sys.meta_path.insert(0, WithoutTorch())
-        import kinfed
+        from kinfed.errors import MissingExtraError
         try:
             import kinfed.learners.neural
-        except kinfed.MissingExtraError as error:
+        except MissingExtraError as error:
             print(error)
         """
     )

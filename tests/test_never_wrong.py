@@ -12,8 +12,7 @@ import kinfed
 from kinfed.data import Preparation
 from kinfed.errors import InputError
 from kinfed.experiments import EXPERIMENTS, run_experiment
-from kinfed.experiments.experiment import Part
-from kinfed.experiments.measurements import COLUMNS, Findings, tidy
+from kinfed.experiments.experiment import COLUMNS, Part, PartFindings, tidy
 from kinfed.experiments.never_wrong import BASELINES, EMBEDDED, METRIC, OURS, SETTINGS, NeverWrong, raw_coefficients
 from kinfed.experiments.real_federations import (
     ERROR_RATE,
@@ -27,6 +26,7 @@ from kinfed.experiments.real_federations import (
     split,
 )
 from kinfed.learners.ridge import Ridge
+from question_sites import fit
 
 TINY = {
     "agents": 6,
@@ -41,7 +41,7 @@ TINY = {
 @pytest.fixture
 def folds_dealt_once(monkeypatch):
     """Small federations deal their folds several times, which makes their calibration better, and slower."""
-    monkeypatch.setattr("kinfed.weights.calibration.scores.MOST_REPEATS", 1)
+    monkeypatch.setattr("kinfed.weights.calibration.calibrated.MOST_REPEATS", 1)
 
 
 def few_rows(folder, names=("hsb82_schools", "heart_disease"), sizes=(12, 10, 12, 3)):
@@ -74,7 +74,7 @@ def made_up(settings, values, metric, repetitions=3):
 
 
 def made_up_findings(settings):
-    return {Part(f"p{i}", 0): Findings((), {"chosen": np.array([one, "local"])}) for i, one in enumerate(settings)}
+    return {Part(f"p{i}", 0): PartFindings((), {"chosen": np.array([one, "local"])}) for i, one in enumerate(settings)}
 
 
 # --- the experiments as they are run ------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_generators_write_what_is_promised(tmp_path, folds_dealt_once):
         assert verdict == ("holds" if ratio <= limit else "does not hold")
         assert setting.startswith(SETTINGS[name].label)
     assert "nan" not in summary
-    assert "member: times" in summary
+    assert "candidate: times" in summary
     assert (tmp_path / "ratios.png").stat().st_size > 5000
     assert (tmp_path / "ratios.svg").read_text().rstrip().endswith("</svg>")
 
@@ -231,13 +231,13 @@ def test_standard_errors_of_ratios_and_the_table_of_choices():
     label = SETTINGS["same"].label
     results = made_up([label], lambda _: dict.fromkeys((*BASELINES, OURS), 2.0), METRIC, repetitions=2)
     results.loc[(results["method"] == OURS) & (results["repetition"] == 0), "value"] = 1.6
-    findings = {Part(str(i), i): Findings((), {"chosen": np.array([label, m])}) for i, m in enumerate("aba")}
+    findings = {Part(str(i), i): PartFindings((), {"chosen": np.array([label, m])}) for i, m in enumerate("aba")}
     conclusion = NeverWrong(settings=("same",), other_repetitions=2).conclude(results, findings)
     # Means 1.6 and 2.2 against 2.0 and 2.2: the residuals of the ratio 3.8 / 4.2 have deviation s, its error s / sqrt(2).
     ratio = 3.8 / 4.2
     error = np.std([1.6 - ratio * 2.0, 2.2 - ratio * 2.2], ddof=1) / 2.1 / np.sqrt(2)
     assert conclusion.verdicts[0].measured == f"{ratio:.3f} ± {error:.3f} times"
-    assert list(conclusion.tables.values())[-1].loc[label, "member: times"] == "a: 2; b: 1"
+    assert list(conclusion.tables.values())[-1].loc[label, "candidate: times"] == "a: 2; b: 1"
 
 
 def real_results(levels, repetitions=3):
@@ -304,7 +304,7 @@ def test_coefficients_converted_back_predict_the_same():
     train = kinfed.Federation.from_arrays(X, y, agent)
     preparation = Preparation.fit(train)
     prepared = preparation.transform(train)
-    models = Ridge().fit(prepared, np.eye(5))
+    models = fit(Ridge(), prepared, np.eye(5))
     raw = raw_coefficients(models.coefficients, preparation)
     assert raw.shape == (5, 6)
     for row in range(5):
@@ -315,7 +315,7 @@ def test_coefficients_converted_back_predict_the_same():
 def test_errors_on_the_population_are_those_on_many_points():
     generated = kinfed.concept_shift(n_agents=4, n=30, dim=3, seed=1)
     preparation = Preparation.fit(generated.train)
-    models = Ridge().fit(preparation.transform(generated.train), np.eye(4))
+    models = fit(Ridge(), preparation.transform(generated.train), np.eye(4))
     exact = generated.population_mse(raw_coefficients(models.coefficients, preparation))
     sampled = kinfed.score_models(models, preparation.transform(generated.test(40_000)), "regression")[METRIC]
     # A mean over 40,000 squared errors has a relative standard error near sqrt(2 / 40,000) = 0.7 %.

@@ -11,7 +11,7 @@ import pytest
 
 import kinfed
 from conftest import embedded_agents
-from kinfed.engines.audit import TO_SERVER, Absence, Audit
+from kinfed.backends.audit import TO_SERVER, Absence, Audit
 from kinfed.markup import card, escape, listing, paragraph, table
 
 HOSTILE = ["</td><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a & b", "x\x00\x1b[31m", "'quoted'", "<!--"]

@@ -6,6 +6,8 @@ import pytest
 import kinfed
 from kinfed.learners.neural import TorchLearner
 
+pytestmark = pytest.mark.torch
+
 
 def test_networks_personalise_classes():
     generated = kinfed.label_shift(n_agents=12, n=40, classes=3, groups=3, concentration=0.3, seed=0)

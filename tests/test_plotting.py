@@ -13,12 +13,9 @@ from matplotlib.figure import Figure
 
 import kinfed
 from conftest import embedded_agents
-from kinfed.diagnosis import Diagnosis, ShiftTest
-from kinfed.engines.audit import TO_AGENT, TO_SERVER, Audit
-from kinfed.evaluation import Scores
-from kinfed.plotting.agents import NAMED_UP_TO, short
-from kinfed.plotting.pooling import block_maxima
-from kinfed.plotting.style import panels
+from kinfed.analysis import Diagnosis, Scores, ShiftTest
+from kinfed.backends.audit import TO_AGENT, TO_SERVER, Audit
+from kinfed.plotting.style import NAMED_UP_TO, block_maxima, panels, short
 
 
 def weights_of(n_agents, rule="entropic", **options):

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from kinfed.data import CategoryRule, NumericRule, Preparation, Standardisation, column_sums, summarise
-from kinfed.data.rules import refuse_numbers_as_categories
+from kinfed.data.column_encoders import refuse_numbers_as_categories
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 

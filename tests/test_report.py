@@ -15,15 +15,13 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 import kinfed
-from kinfed.report import Story, write_report
-from kinfed.report.findings import findings_of
-from kinfed.report.island import island
-from kinfed.report.measures import Change, Measure
-from kinfed.report.page import page
-from kinfed.report.sections.choices import drawn_members
-from kinfed.report.sections.headline import answer
-from kinfed.report.text import counted, listed, nbytes, percent, sentence, signed_percent, weight
-from kinfed.sketch import FEW_ROWS
+from kinfed.embedding import FEW_ROWS
+from kinfed.report import ReportData, write_report
+from kinfed.report.context import context_of
+from kinfed.report.headline import answer
+from kinfed.report.page import embedded_data, page
+from kinfed.report.run import drawn_members
+from kinfed.report.text import Change, Measure, counted, listed, nbytes, percent, sentence, signed_percent, weight
 from report_stories import (
     HOSTILE,
     calibrated_story,
@@ -248,7 +246,7 @@ def test_before_training_the_page_only_predicts():
 
 
 def test_calibration_predicts_before_training(calibrated):
-    story = Story(**{**calibrated.__dict__, "scored": {}, "comparisons": {}})
+    story = ReportData(**{**calibrated.__dict__, "scored": {}, "comparisons": {}})
     choice = story.weights.calibration.choice
     saved = 1 - choice.mean[choice.chosen] / choice.mean[story.weights.calibration.local]
     assert f"predicted to lower the squared error by {100 * saved:.1f} %" in Page(page(story)).text
@@ -294,7 +292,7 @@ def test_a_negative_score_is_told_in_differences(calibrated):
     lead = short(story)
     saved = found.mean[story.weights.calibration.local] - found.mean[found.chosen]
     assert f"predicted to lower the negative score by {saved:.3g}, in units typical of it," in lead
-    prediction = findings_of(story).prediction
+    prediction = context_of(story).prediction
     assert all("%" not in reason for reason in prediction.reasons)
     assert all("%" not in prediction.told(agent) for agent in range(12))
     assert all("%" not in one for one in story.weights.calibration.describe()[:-2] if "instead would cost" in one)
@@ -302,7 +300,7 @@ def test_a_negative_score_is_told_in_differences(calibrated):
 
 def test_learners_without_target_have_a_negative_score():
     generated = kinfed.concept_shift(n_agents=4, n=12, dim=2, spread=0.0, seed=0)
-    weights = kinfed.prospect(generated.train, learner=KMeans(2, n_init=1, random_state=0)).weights
+    weights = kinfed.weighting(generated.train, learner=KMeans(2, n_init=1, random_state=0)).weights
     assert weights.calibration.loss == "negative score"
     assert "the score by" not in short(story_of(weights))
 
@@ -313,7 +311,7 @@ def test_learners_without_target_have_a_negative_score():
 def test_advice_follows_the_prediction():
     weights = weights_of(5, "similarity-test")
     predicted = predicted_of(weights.names, [0.5, 0.1, -0.4, np.nan, -0.1], [0.2, 0.1, 0.1, np.nan, 0.1])
-    found = findings_of(story_of(weights, predicted=predicted)).prediction
+    found = context_of(story_of(weights, predicted=predicted)).prediction
     unsure = "too little data to say"
     assert found.advice == ("join", unsure, "stay local", unsure, unsure)
 
@@ -329,14 +327,14 @@ def test_predicted_gains_of_calibration_are_no_measured_shares(calibrated):
     told = Page(page(calibrated)).text
     assert "as a share of a typical squared error" in told
     assert not re.search(r"its squared error with kin is [\d.]+ % lower", told)
-    judged = [one for one in findings_of(calibrated).prediction.reasons if "%" in one]
+    judged = [one for one in context_of(calibrated).prediction.reasons if "%" in one]
     assert judged
     assert all(one.startswith("Estimated from the rows that it and the others held out") for one in judged)
     assert all("of a typical squared error" in one for one in judged)
 
 
 def test_advice_of_calibration_is_its_own(calibrated):
-    assert findings_of(calibrated).prediction.advice == calibrated.weights.advice
+    assert context_of(calibrated).prediction.advice == calibrated.weights.advice
 
 
 def test_without_prediction_there_is_no_advice():
@@ -359,7 +357,7 @@ def test_gains_are_shares_of_an_error_and_points_of_accuracy():
 def test_scores_find_their_agent_by_name():
     weights = weights_of(3, names=["a", "b", "c"])
     told = trained(["c", "a"], [1.0, 5.0], [2.0, 10.0], [4.0, 50.0])
-    gains = findings_of(story_of(weights, **told)).gains
+    gains = context_of(story_of(weights, **told)).gains
     assert gains["local"] == pytest.approx([0.5, np.nan, 0.5], nan_ok=True)
     assert gains["grand-mean"] == pytest.approx([0.9, np.nan, 0.75], nan_ok=True)
 
@@ -380,9 +378,9 @@ def unpacked(html, key):
 
 
 @pytest.mark.parametrize("rule", ["similarity-test", "multi-task-averaging", "local", "grand-mean"])
-def test_island_holds_the_weights(rule):
+def test_embedded_data_holds_the_weights(rule):
     weights = weights_of(40, rule)
-    html = island(findings_of(story_of(weights)))
+    html = embedded_data(context_of(story_of(weights)))
     content, codes = unpacked(html, "weights")
     order = np.array(content["agents"])
     assert sorted(order) == list(range(40))
@@ -393,9 +391,9 @@ def test_island_holds_the_weights(rule):
 
 
 @pytest.mark.parametrize("spread", [0.2, 1e-6, 0.0])
-def test_island_keeps_who_differs(spread):
+def test_embedded_data_keeps_who_differs(spread):
     weights = weights_of(25, "similarity-test", spread=spread)
-    html = island(findings_of(story_of(weights)))
+    html = embedded_data(context_of(story_of(weights)))
     content, far = unpacked(html, "distances")
     _, chance = unpacked(html, "chance")
     grid = np.ix_(content["agents"], content["agents"])
@@ -485,8 +483,8 @@ def test_an_agent_that_never_answered_has_no_distances():
     evidence = weights.evidence
     absent = np.arange(6) == 2
     quiet = np.where(absent[:, None] | absent, np.nan, 1.0)  # nobody knows how far it is
-    freedom = np.where(np.arange(6) == 2, np.nan, evidence.freedom)
-    known = type(evidence)(evidence.squared_distances * quiet, evidence.null_means * quiet, freedom)
+    effective_dimension = np.where(np.arange(6) == 2, np.nan, evidence.effective_dimension)
+    known = type(evidence)(evidence.squared_distances * quiet, evidence.null_means * quiet, effective_dimension)
     html = page(story_of(replace(weights, evidence=known)))
     assert not re.search(r"\bnan\b", Page(html).text)
     content, _ = unpacked(html, "weights")
@@ -557,7 +555,7 @@ def test_in_one_process_nothing_crossed(plain):
     told = Page(page(plain)).text
     assert "Nothing crossed a border" in told
     assert "1,000 numbers for 2 views of its data, 8 kB" in told
-    assert 'kinfed personalize --engine sites, or engine="sites" in Python, counts every message' in told
+    assert 'kinfed personalize --backend sites, or backend="sites" in Python, counts every message' in told
 
 
 def test_traffic_adds_up():

@@ -12,6 +12,8 @@ from browser import started
 from kinfed.report import write_report
 from report_stories import HOSTILE, calibrated_story, diagnosis_of, drawn_scores, story_of, weights_of
 
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
 WIDTHS = (320, 768, 1440)
 SCHEMES = ("light", "dark")
 LARGEST_FILE = 15_000_000  # bytes
@@ -37,7 +39,7 @@ def with_absent(weights, agent):
         found,
         squared_distances=found.squared_distances * unknown,
         null_means=found.null_means * unknown,
-        freedom=np.where(silent, np.nan, found.freedom),
+        effective_dimension=np.where(silent, np.nan, found.effective_dimension),
     )
     return replace(weights, evidence=known)
 

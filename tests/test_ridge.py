@@ -1,5 +1,6 @@
 """Ridge in closed form against scikit-learn and numpy, and the arithmetic of moments."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn import linear_model
 
 from kinfed.errors import InputError
-from kinfed.federation import Federation
+from kinfed.federation import Agent, Federation
 from kinfed.learners import (
     RegressionMoments,
     Ridge,
@@ -19,6 +20,7 @@ from kinfed.learners import (
     stack_moments,
 )
 from kinfed.learners import ridge as ridge_module
+from question_sites import fit
 
 
 def make_federation(sizes, dim, seed=0, offset=0.0, outputs=()):
@@ -29,15 +31,18 @@ def make_federation(sizes, dim, seed=0, offset=0.0, outputs=()):
     y = np.stack([x @ slopes[k] for x, k in zip(X - offset, agent, strict=True)])
     y = y + 0.5 * rng.normal(size=y.shape) + 3.0
     if outputs:  # a federation holds one target; learners take several
-        return SeveralOutputs(X, y, agent)
+        return Unchecked(Agent(str(k), X[agent == k], y[agent == k]) for k in np.unique(agent))
     return Federation.from_arrays(X, y, agent)
 
 
-class SeveralOutputs:
-    def __init__(self, X, y, agent):
-        self.agents = [SimpleNamespace(X=X[agent == k], y=y[agent == k]) for k in np.unique(agent)]
-        self.names = tuple(str(k) for k in np.unique(agent))
-        self.sizes = np.bincount(agent)
+class Unchecked:
+    """Agents that no federation would hold: of several outputs, without a target, or without points."""
+
+    def __init__(self, agents):
+        self.agents = list(agents)
+        self.names = tuple(agent.name for agent in self.agents)
+        self.sizes = np.array([len(agent) for agent in self.agents])
+        self.dim = self.agents[0].X.shape[1]
 
     def __len__(self):
         return len(self.agents)
@@ -65,7 +70,7 @@ def simplex(rows, columns, seed=0):
 def test_equals_scikit_learn(penalty, intercept, outputs):
     federation = make_federation([7, 12, 30, 5, 21], 6, outputs=outputs)
     weights = simplex(8, 5)
-    models = Ridge(penalty=penalty, intercept=intercept).fit(federation, weights)
+    models = fit(Ridge(penalty=penalty, intercept=intercept), federation, weights)
     fresh = np.random.default_rng(9).normal(size=(11, 6))
     assert models.coefficients.shape == (8, 7, *outputs)
     for t, row in enumerate(weights):
@@ -79,7 +84,7 @@ def test_equals_scikit_learn(penalty, intercept, outputs):
 def test_without_penalty_and_points_it_is_the_least_norm_solution():
     federation = make_federation([10] * 6, 20, seed=1)
     weights = np.vstack([np.eye(6)[:4], [[0.5, 0.5, 0, 0, 0, 0], [0.2, 0.2, 0.2, 0.2, 0.1, 0.1]]])
-    models = Ridge(penalty=0).fit(federation, weights)
+    models = fit(Ridge(penalty=0), federation, weights)
     for t, row in enumerate(weights):
         X, y, sample_weight = pooled(federation, row)
         mean_x, mean_y = sample_weight @ X, sample_weight @ y
@@ -98,7 +103,7 @@ def test_rank_does_not_depend_on_units():
         np.repeat([0, 1], federation.sizes),
     )
     weights = simplex(3, 2)
-    plain, scaled = (Ridge(penalty=0).fit(one, weights).coefficients for one in (federation, rescaled))
+    plain, scaled = (fit(Ridge(penalty=0), one, weights).coefficients for one in (federation, rescaled))
     np.testing.assert_allclose(scaled[:, :-1] * units, plain[:, :-1], rtol=1e-9)
 
 
@@ -107,7 +112,7 @@ def test_constant_and_repeated_columns_are_harmless():
     x = rng.normal(size=(30, 1))
     X = np.hstack([x, x, np.full((30, 1), 5.0)])
     federation = Federation.from_arrays(X, 2 * x[:, 0] + 1, np.zeros(30))
-    coefficients = Ridge(penalty=0).fit(federation, np.ones((1, 1))).coefficients[0]
+    coefficients = fit(Ridge(penalty=0), federation, np.ones((1, 1))).coefficients[0]
     np.testing.assert_allclose(coefficients, [1, 1, 0, 1], atol=1e-9)
 
 
@@ -116,8 +121,8 @@ def test_a_large_offset_costs_no_accuracy(penalty):
     sizes, dim = [10, 25, 40], 6
     near, far = make_federation(sizes, dim, seed=3), make_federation(sizes, dim, seed=3, offset=1e5)
     weights = simplex(4, 3)
-    expected = Ridge(penalty=penalty).fit(near, weights)
-    found = Ridge(penalty=penalty).fit(far, weights)
+    expected = fit(Ridge(penalty=penalty), near, weights)
+    found = fit(Ridge(penalty=penalty), far, weights)
     fresh = np.random.default_rng(1).normal(size=(20, dim))
     # X + 1e5 itself is rounded to about 1e-11
     np.testing.assert_allclose(found.coefficients[:, :-1], expected.coefficients[:, :-1], atol=1e-8)
@@ -161,7 +166,7 @@ def test_more_cannot_be_taken_away_than_there_is():
 @pytest.mark.parametrize("outputs", [(), (2,)])
 def test_squared_error_needs_moments_only(outputs):
     federation = make_federation([9, 14, 20], 3, seed=4, offset=1e4, outputs=outputs)
-    models = Ridge().fit(federation, simplex(5, 3))
+    models = fit(Ridge(), federation, simplex(5, 3))
     moments = [regression_moments(agent.X, agent.y) for agent in federation]
     direct = np.array([[np.mean((models.predict(t, a.X) - a.y) ** 2) for t in range(5)] for a in federation])
     for k, one in enumerate(moments):
@@ -185,7 +190,7 @@ def test_a_fold_can_be_left_out_of_a_mixture():
     edited = mixtures + stack_moments(without).scaled(shares) - stack_moments([moments[k]] * 3).scaled(shares)
     kept = [a if j != k else SimpleNamespace(X=a.X[~fold], y=a.y[~fold]) for j, a in enumerate(federation)]
     X, y = np.vstack([a.X for a in kept]), np.concatenate([a.y for a in kept])
-    refitted = Ridge().fit(Federation.from_arrays(X, y, np.repeat(range(3), [len(a.y) for a in kept])), weights)
+    refitted = fit(Ridge(), Federation.from_arrays(X, y, np.repeat(range(3), [len(a.y) for a in kept])), weights)
     np.testing.assert_allclose(ridge_coefficients(edited, Ridge().penalty), refitted.coefficients, atol=1e-10)
 
 
@@ -198,52 +203,38 @@ def test_one_agents_moments_need_no_stack():
 
 def test_blocks_bound_memory_without_changing_results(monkeypatch):
     federation, weights = make_federation([6, 8, 10, 12, 14], 3, seed=6), simplex(7, 5)
-    expected = Ridge().fit(federation, weights).coefficients
+    expected = fit(Ridge(), federation, weights).coefficients
     monkeypatch.setattr(ridge_module, "_AGENT_BLOCK", 2 * 16)
     monkeypatch.setattr(ridge_module, "_TARGET_BLOCK", 3 * 16)
-    np.testing.assert_allclose(Ridge().fit(federation, weights).coefficients, expected, rtol=1e-12)
+    np.testing.assert_allclose(fit(Ridge(), federation, weights).coefficients, expected, rtol=1e-12)
 
 
 def test_errors_name_the_agent():
     X, agent = np.eye(4), ["a", "a", "clinic", "clinic"]
     with pytest.raises(InputError, match=r"agent a .*'logistic'"):
-        Ridge().fit(Federation.from_arrays(X, ["u", "v", "u", "v"], agent), np.eye(2))
-    unfinished = SeveralOutputs(X, np.array([1.0, 2.0, np.nan, 4.0]), np.array([0, 0, 1, 1]))
+        fit(Ridge(), Federation.from_arrays(X, ["u", "v", "u", "v"], agent), np.eye(2))
+    unfinished = Unchecked([Agent("0", X[:2], np.array([1.0, 2.0])), Agent("1", X[2:], np.array([np.nan, 4.0]))])
     with pytest.raises(InputError, match="agent 1: the target of row 0 is NaN"):
-        Ridge().fit(unfinished, np.eye(2))
+        fit(Ridge(), unfinished, np.eye(2))
     federation = Federation.from_arrays(X, np.arange(4.0), agent)
     with pytest.raises(InputError, match="row 1 of the weights is not on the simplex"):
-        Ridge().fit(federation, np.array([[0.5, 0.5], [0.5, 0.6]]))
+        fit(Ridge(), federation, np.array([[0.5, 0.5], [0.5, 0.6]]))
     with pytest.raises(InputError, match="got shape"):
-        Ridge().fit(federation, np.eye(3))
+        fit(Ridge(), federation, np.eye(3))
     with pytest.raises(InputError, match="agent clinic has no target"):
-        Ridge().fit(SimpleFederation(federation, None), np.eye(2))
+        fit(Ridge(), Unchecked([federation[0], replace(federation[1], y=None)]), np.eye(2))
     with pytest.raises(InputError, match="penalty must not be negative"):
         Ridge(penalty=-1)
     with pytest.raises(InputError, match="dimension 4"):
-        Ridge().fit(federation, np.eye(2)).predict(0, np.ones((2, 3)))
-
-
-class SimpleFederation:
-    """The second agent has lost its target, or its points."""
-
-    def __init__(self, federation, y, points=2):
-        second = SimpleNamespace(X=federation[1].X[:points], y=y)
-        self.agents, self.names = [federation[0], second], federation.names
-
-    def __iter__(self):
-        return iter(self.agents)
-
-    def __len__(self):
-        return 2
+        fit(Ridge(), federation, np.eye(2)).predict(0, np.ones((2, 3)))
 
 
 def test_an_agent_without_points_may_be_there_but_not_weigh():
-    federation = SimpleFederation(make_federation([5, 5], 2), np.zeros(0), points=0)
-    models = Ridge().fit(federation, np.array([[1.0, 0.0]]))
+    federation = Unchecked([make_federation([5, 5], 2)[0], Agent("1", np.zeros((0, 2)), np.zeros(0))])
+    models = fit(Ridge(), federation, np.array([[1.0, 0.0]]))
     assert np.isfinite(models.coefficients).all()
     with pytest.raises(InputError, match="agent 1 has no points"):
-        Ridge().fit(federation, np.array([[0.5, 0.5]]))
+        fit(Ridge(), federation, np.array([[0.5, 0.5]]))
 
 
 def test_moments_are_frozen_records():

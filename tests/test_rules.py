@@ -5,8 +5,8 @@ import pytest
 
 import kinfed
 from conftest import embedded_agents
-from kinfed.weights import GEOMETRIC_RULES
 from kinfed.weights.objective import q_aggregation_problem
+from kinfed.weights.weighing import geometric_rules
 
 GROUPS = [0, 1, 2, 0, 1, 2, 0, 1, 2]
 
@@ -15,7 +15,7 @@ def options(rule, n_agents):
     return {"groups": (GROUPS * n_agents)[:n_agents]} if "groups" in kinfed.RULES[rule].needs else {}
 
 
-@pytest.fixture(params=sorted(GEOMETRIC_RULES))
+@pytest.fixture(params=sorted(geometric_rules()))
 def rule(request):
     return request.param
 
@@ -125,11 +125,11 @@ def test_multi_task_averaging_follows_its_formula():
     points = unequal_agents()
     matrix = kinfed.weigh(kinfed.explicit_geometry(points), "multi-task-averaging").matrix
     means = np.array([Z.mean(axis=0) for Z in points])
-    scatter = np.array([np.var(Z, axis=0, ddof=1).sum() / len(Z) for Z in points])
+    mean_variance = np.array([np.var(Z, axis=0, ddof=1).sum() / len(Z) for Z in points])
     distances = [np.sum((a - b) ** 2) for k, a in enumerate(means) for other, b in enumerate(means) if k != other]
     similarity = 2 / np.mean(distances)
     laplacian = 9 * np.eye(9) - np.ones((9, 9))
-    np.testing.assert_allclose(matrix, np.linalg.inv(np.eye(9) + similarity / 9 * np.diag(scatter) @ laplacian))
+    np.testing.assert_allclose(matrix, np.linalg.inv(np.eye(9) + similarity / 9 * np.diag(mean_variance) @ laplacian))
 
 
 def test_multi_task_averaging_of_equal_means_weighs_by_precision():
@@ -143,7 +143,7 @@ def test_entropic_weights_are_optimal(strength):
     geometry = kinfed.explicit_geometry(unequal_agents())
     weights = kinfed.weigh(geometry, "entropic", strength=strength, c_q=0.5, c_p=0.1)
     problem = q_aggregation_problem(geometry, 0.5, 0.1)
-    prior, pull = geometry.sizes / geometry.sizes.sum(), strength * geometry.scatter
+    prior, pull = geometry.sizes / geometry.sizes.sum(), strength * geometry.mean_variance
 
     def value(matrix):
         return problem.value(matrix) + pull * np.sum(matrix * np.log(matrix / prior), axis=1)
@@ -182,7 +182,8 @@ def test_entropic_weights_run_from_the_grand_mean_to_the_exact_minimum():
         (lambda g: kinfed.weigh(g, "oracle", groups=[1, 2]), "one label for each of the 9 agents"),
         (lambda g: kinfed.weigh(g, "oracle", groups=[np.nan] * 9), "group of agent 0 is missing"),
         (lambda g: kinfed.weigh([np.zeros((3, 2))], "local"), "weigh needs a Geometry"),
-        (lambda g: kinfed.weigh(g, "local", zeta=1.0), "rule 'local' does not take these options"),
+        (lambda g: kinfed.weigh(g, "gradient"), "rule 'gradient' trains models, and a geometry has no rows to train on"),
+        (lambda g: kinfed.weigh(g, "local", zeta=1.0), "rule 'local' has no option 'zeta'"),
         (lambda g: kinfed.weigh(g, "similarity-test", zeta=-1.0), "zeta must not be negative"),
         (lambda g: kinfed.weigh(g, "entropic", strength=0.0), "strength must be positive"),
         (lambda g: kinfed.weigh(g, "q-aggregation", c_q=-1.0), "c_q must not be negative"),

@@ -1,5 +1,7 @@
 """Any scikit-learn estimator as a learner, against the estimator fitted by hand."""
 
+import sys
+
 import joblib
 import numpy as np
 import pytest
@@ -16,9 +18,9 @@ from sklearn.svm import LinearSVC
 from kinfed import learners
 from kinfed.errors import InputError, MissingExtraError
 from kinfed.federation import Federation
-from kinfed.learners import LEARNERS, Logistic, make_learner
-from kinfed.learners import registry as registry_module
+from kinfed.learners import Logistic, make_learner
 from kinfed.learners.scikit import ScikitLearner, row_weights
+from question_sites import fit, sites
 
 SIZES = np.array([8, 12, 20])
 WEIGHTS = np.array([[1.0, 0, 0], [0.2, 0.3, 0.5], [0.6, 0.4, 0], [0.2, 0.3, 0.5]])
@@ -50,7 +52,7 @@ def test_a_regressor_equals_the_estimator_fitted_by_hand():
     X, y = pooled(federation)
     learner = ScikitLearner(Ridge(alpha=0.7))
     assert learner.task == "regression"
-    models = learner.fit(federation, WEIGHTS)
+    models = fit(learner, federation, WEIGHTS)
     assert len(models) == 4
     for t, row in enumerate(WEIGHTS):
         sample_weight = row_weights(SIZES, row)
@@ -64,11 +66,11 @@ def test_seeds_decide_random_estimators():
     federation = make_federation()
     X, _ = pooled(federation)
     forest = ScikitLearner(RandomForestRegressor(n_estimators=5))
-    first, again, other = (forest.fit(federation, WEIGHTS[:2], seed=seed).predict(1, X) for seed in (0, 0, 1))
+    first, again, other = (fit(forest, federation, WEIGHTS[:2], seed=seed).predict(1, X) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
     fixed = ScikitLearner(RandomForestRegressor(n_estimators=5, random_state=3))
-    one, two = (fixed.fit(federation, WEIGHTS[:2], seed=seed).predict(1, X) for seed in (0, 1))
+    one, two = (fit(fixed, federation, WEIGHTS[:2], seed=seed).predict(1, X) for seed in (0, 1))
     np.testing.assert_array_equal(one, two)
     assert forest.estimator.random_state is None
 
@@ -78,22 +80,22 @@ def test_several_jobs_give_the_same_models():
     X, _ = pooled(federation)
     alone, together = (ScikitLearner(RandomForestRegressor(n_estimators=5), n_jobs=jobs) for jobs in (None, 2))
     with joblib.parallel_config("threading"):
-        models = together.fit(federation, WEIGHTS)
+        models = fit(together, federation, WEIGHTS)
     for t in range(len(WEIGHTS)):
-        np.testing.assert_array_equal(alone.fit(federation, WEIGHTS).predict(t, X), models.predict(t, X))
+        np.testing.assert_array_equal(fit(alone, federation, WEIGHTS).predict(t, X), models.predict(t, X))
 
 
 def test_pipelines_weigh_every_step_that_takes_weights():
     federation = make_federation()
     X, y = pooled(federation)
     pipeline = make_pipeline(MinMaxScaler(), StandardScaler(), Ridge())
-    models = ScikitLearner(pipeline).fit(federation, WEIGHTS)
+    models = fit(ScikitLearner(pipeline), federation, WEIGHTS)
     sample_weight = row_weights(SIZES, WEIGHTS[1])
     oracle = make_pipeline(MinMaxScaler(), StandardScaler(), Ridge())
     oracle.fit(X, y, standardscaler__sample_weight=sample_weight, ridge__sample_weight=sample_weight)
     np.testing.assert_array_equal(models.predict(1, X), oracle.predict(X))
     nested = ScikitLearner(make_pipeline(MinMaxScaler(), make_pipeline(StandardScaler(), Ridge())))
-    np.testing.assert_allclose(nested.fit(federation, WEIGHTS).predict(1, X), oracle.predict(X))
+    np.testing.assert_allclose(fit(nested, federation, WEIGHTS).predict(1, X), oracle.predict(X))
 
 
 def test_searches_and_target_transformers_hand_weights_on():
@@ -101,7 +103,7 @@ def test_searches_and_target_transformers_hand_weights_on():
     X, y = pooled(federation)
     sample_weight = row_weights(SIZES, WEIGHTS[1])
     for estimator in (GridSearchCV(Ridge(), {"alpha": [0.1, 1.0]}, cv=3), TransformedTargetRegressor(Ridge())):
-        models = ScikitLearner(estimator).fit(federation, WEIGHTS[1:2])
+        models = fit(ScikitLearner(estimator), federation, WEIGHTS[1:2])
         np.testing.assert_array_equal(models.predict(0, X), estimator.fit(X, y, sample_weight=sample_weight).predict(X))
 
 
@@ -123,7 +125,7 @@ def test_a_classifier_knows_all_classes_of_the_federation():
     y = np.array(["x"] * 10 + ["x", "y"] * 5 + ["y", "z"] * 5)
     federation = Federation.from_arrays(X, y, np.repeat([0, 1, 2], 10))
     weights = np.array([[1.0, 0, 0], [0, 1.0, 0], [0.4, 0.3, 0.3]])
-    models = ScikitLearner(RandomForestClassifier(n_estimators=5)).fit(federation, weights)
+    models = fit(ScikitLearner(RandomForestClassifier(n_estimators=5)), federation, weights)
     assert models.classes.tolist() == ["x", "y", "z"]
     np.testing.assert_array_equal(models.predict_proba(0, X), np.tile([1.0, 0, 0], (30, 1)))
     assert (models.predict(0, X) == "x").all()
@@ -132,12 +134,12 @@ def test_a_classifier_knows_all_classes_of_the_federation():
         np.testing.assert_allclose(models.predict_proba(t, X).sum(axis=1), 1)
     same = Federation.from_arrays(X, ["x"] * 30, np.repeat([0, 1, 2], 10))
     with pytest.raises(InputError, match="only the class"):
-        ScikitLearner(LogisticRegression()).fit(same, weights)
+        fit(ScikitLearner(LogisticRegression()), same, weights)
 
 
 def test_a_classifier_without_probabilities_still_predicts():
     federation = make_federation(labels=True)
-    models = ScikitLearner(LinearSVC()).fit(federation, WEIGHTS)
+    models = fit(ScikitLearner(LinearSVC()), federation, WEIGHTS)
     assert not models.has_probabilities
     assert set(models.predict(1, federation[0].X)) <= {"up", "down"}
     with pytest.raises(InputError, match="LinearSVC has no predict_proba"):
@@ -150,30 +152,37 @@ def test_clusterers_and_densities_score_per_point():
     sample_weight = row_weights(SIZES, WEIGHTS[1])
     clusters = ScikitLearner(KMeans(3, n_init=2, random_state=0))
     assert clusters.task == "unsupervised"
-    models = clusters.fit(federation, WEIGHTS)
+    models = fit(clusters, federation, WEIGHTS)
     oracle = KMeans(3, n_init=2, random_state=0).fit(X, sample_weight=sample_weight)
     nearest = np.min(((X[:, None] - oracle.cluster_centers_) ** 2).sum(axis=2), axis=1)
     assert models.score(1, X) == pytest.approx(-nearest.mean())
     np.testing.assert_array_equal(models.predict(1, X), oracle.predict(X))
 
-    density = ScikitLearner(KernelDensity(bandwidth=0.5)).fit(federation, WEIGHTS)
+    density = fit(ScikitLearner(KernelDensity(bandwidth=0.5)), federation, WEIGHTS)
     by_hand = KernelDensity(bandwidth=0.5).fit(X, sample_weight=sample_weight)
     assert density.score(1, X) == pytest.approx(by_hand.score(X) / len(X))
     with pytest.raises(InputError, match="KernelDensity has no predict"):
         density.predict(1, X)
     with pytest.raises(InputError, match="DBSCAN has no score"):
-        ScikitLearner(DBSCAN()).fit(federation, WEIGHTS).score(1, X)
+        fit(ScikitLearner(DBSCAN()), federation, WEIGHTS).score(1, X)
 
 
 def test_unsupervised_estimators_need_no_target():
     federation = Federation.from_arrays(np.random.default_rng(0).normal(size=(20, 2)), None, np.repeat([0, 1], 10))
-    models = ScikitLearner(make_pipeline(StandardScaler(), KMeans(2, n_init=1))).fit(federation, np.eye(2))
+    models = fit(ScikitLearner(make_pipeline(StandardScaler(), KMeans(2, n_init=1))), federation, np.eye(2))
     assert models.score(0, federation[0].X) < 0
 
 
 def test_an_estimator_that_fails_names_the_agent():
     with pytest.raises(InputError, match="KMeans could not be trained for agent a: "):
-        ScikitLearner(KMeans(10, n_init=1)).fit(make_federation(), np.eye(3), targets=np.arange(3))
+        fit(ScikitLearner(KMeans(10, n_init=1)), make_federation(), np.eye(3), targets=np.arange(3))
+
+
+def test_points_at_sites_are_out_of_reach():
+    agents = sites(make_federation(), ScikitLearner(Ridge()))
+    with pytest.raises(InputError, match="ScikitLearner needs all points in one place; across sites use ridge, logistic"):
+        ScikitLearner(Ridge()).fit(agents, WEIGHTS)
+    assert not agents.log
 
 
 def test_learners_by_name():
@@ -192,11 +201,10 @@ def test_learners_by_name():
         make_learner(Ridge)
     with pytest.raises(InputError, match="3 is not a learner"):
         make_learner(3)
-    with pytest.raises(TypeError):
-        LEARNERS["mine"] = Ridge
 
 
 def test_a_missing_torch_comes_with_the_install_command(monkeypatch):
-    monkeypatch.setattr(registry_module, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "kinfed.learners.neural", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install torch==2\.13\.0"):
         make_learner("torch")

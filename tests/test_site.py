@@ -1,6 +1,5 @@
 """The documentation site: built strictly and without a network, whole, and loading nothing from elsewhere."""
 
-import fcntl
 import re
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 LOADED = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src"), ("object", "data")}
 MADE = ("generated", "gallery", "sg_execution_times.rst")  # what an earlier build has left among the sources
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
 
 
 class Page(HTMLParser):
@@ -57,18 +56,8 @@ def build(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory, worker_id):
-    """The site; processes that share the tests share it too, and the first one builds it."""
-    alone = worker_id == "master"
-    shared = tmp_path_factory.getbasetemp() if alone else tmp_path_factory.getbasetemp().parent
-    with open(shared / "site.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        folder = shared / "site"
-        if not (folder / "whole").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            build(folder)
-    return folder / "whole"
+def site(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("site"))
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +128,7 @@ def test_every_page_is_reached_from_the_first(html, site):
     assert set(html) - seen == {site / "search.html"}  # a form leads to that one
 
 
+@pytest.mark.browser
 def test_a_browser_shows_formulas_and_asks_nobody(site):
     """Formulas are set by scripts of the site itself; no request leaves it, and nothing is complained about."""
     asked, complaints = [], []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kinfed
-from kinfed.sketch import check_sketch
+from kinfed.embedding import check_sketch
 
 FEATURES = kinfed.FourierFeatures(kinfed.Gaussian(1.0), n_features=50, dim=3, seed=1)
 

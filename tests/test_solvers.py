@@ -11,7 +11,7 @@ from scipy import sparse
 import kinfed
 from conftest import embedded_agents
 from kinfed.weights.active_set import OPTIMAL, active_set
-from kinfed.weights.exponential_gradient import exponential_gradient, shifted_operator_norms
+from kinfed.weights.mirror_descent import exponential_gradient, shifted_operator_norms
 from kinfed.weights.objective import SimplexProblem, duality_gap, q_aggregation_problem
 
 

@@ -26,6 +26,12 @@ def embedding_of_normal(features, mean, scale):
     return np.sqrt(2 / features.n_features) * damping * np.cos(mean @ features.frequencies + features.phases)
 
 
+def squared_norm_of_normal(features, mean, scale):
+    """E |Phi(Z)|^2, from cos^2 = (1 + cos of twice the angle) / 2."""
+    damping = np.exp(-2 * scale**2 * np.sum(features.frequencies**2, axis=0))
+    return np.mean(1 + damping * np.cos(2 * (mean @ features.frequencies + features.phases)))
+
+
 FEATURES = kinfed.FourierFeatures(kinfed.Gaussian(1.5), n_features=80, dim=3, seed=0)
 
 
@@ -34,12 +40,11 @@ def test_the_error_of_a_mean_embedding_is_trace_over_n():
     rng = np.random.default_rng(0)
     mu, n = embedding_of_normal(FEATURES, np.zeros(3), 1.0), 7
     errors, traces = [], []
-    for _ in range(4000):
+    for _ in range(1000):
         points = FEATURES(rng.standard_normal((n, 3)))
         errors.append(np.sum((points.mean(axis=0) - mu) ** 2))
         traces.append(kinfed.trace_covariance(points))
-    many = FEATURES(rng.standard_normal((400_000, 3)))
-    trace = np.mean(np.sum(many**2, axis=1)) - mu @ mu
+    trace = squared_norm_of_normal(FEATURES, np.zeros(3), 1.0) - mu @ mu
     assert_mean(errors, trace / n)
     assert_mean(traces, trace)
 
@@ -52,12 +57,12 @@ def test_the_objective_without_penalties_is_unbiased_for_the_risk():
     mu = np.array([embedding_of_normal(FEATURES, mean, 1.0) for mean in means])
     shares = np.array(sizes) / sum(sizes)
     differences, risks = [], []
-    for _ in range(3000):
+    for _ in range(1000):
         points = [FEATURES(mean + rng.standard_normal((n, 3))) for mean, n in zip(means, sizes, strict=True)]
         geometry = kinfed.explicit_geometry(points)
         weights = kinfed.weigh(geometry, "grand-mean")
         true = np.sum((shares @ np.array([Z.mean(axis=0) for Z in points]) - mu) ** 2, axis=1)
-        estimate = q_aggregation_problem(geometry, 0.0, 0.0).value(weights.matrix) - geometry.scatter
+        estimate = q_aggregation_problem(geometry, 0.0, 0.0).value(weights.matrix) - geometry.mean_variance
         differences.append(estimate - true)
         risks.append(weights.risk - estimate)
     assert_mean(differences, 0.0)
@@ -71,7 +76,7 @@ def test_random_features_keep_the_trace_of_the_covariance(sampling):
     kernel = kinfed.Gaussian(1.5)
     traces = [
         kinfed.trace_covariance(kinfed.FourierFeatures(kernel, 30, dim=3, seed=seed, sampling=sampling)(Z))
-        for seed in range(1500)
+        for seed in range(1000)
     ]
     assert_mean(traces, kinfed.trace_covariance(Z, kernel))
 
@@ -122,13 +127,15 @@ def concept_shift(spread, seed, n_agents=100, n=10, dim=20):
 def test_concept_shift_as_in_the_trials():
     """Algorithm 3 improves on local by about half at no spread and falls behind at full spread; the exact minimum is local.
 
-    The error of one repetition depends on (1'beta_0)^2, so 24 repetitions leave a standard error of about 0.7 at no spread:
-    the ranges are those of earlier trials, widened by two standard errors.
+    The error of one repetition depends on (1'beta_0)^2, so it is compared with the local one of the same repetition, of
+    which there are eight. The ranges are 24 earlier repetitions' mean differences (-6.7, -1.4 and 4.0 with deviations of
+    2.6, 1.5 and 1.1) and four standard errors of a mean of eight on both sides: a right implementation fails with
+    probability below 0.001.
     """
-    ranges = {0.0: (6.1, 10.1), 0.25: (10.0, 14.7), 1.0: (15.6, 20.4)}
+    ranges = {0.0: (-10.5, -2.9), 0.25: (-3.5, 0.7), 1.0: (2.4, 5.6)}
     for spread, (low, high) in ranges.items():
         errors, local_errors = [], []
-        for seed in range(24):
+        for seed in range(8):
             geometry, mean_squared_error = concept_shift(spread, seed)
             errors.append(mean_squared_error(kinfed.weigh(geometry, "q-aggregation").matrix))
             local_errors.append(mean_squared_error(np.eye(100)))
@@ -136,7 +143,7 @@ def test_concept_shift_as_in_the_trials():
                 exact = kinfed.weigh(geometry, "q-aggregation-exact")
                 np.testing.assert_array_equal(exact.matrix, np.eye(100))
                 assert (exact.gap == 0).all()
-        assert low < np.mean(errors) < high
-        assert 13 < np.mean(local_errors) < 17
+        assert low < np.mean(errors) - np.mean(local_errors) < high
+        assert 11 < np.mean(local_errors) < 19  # about 15, with a deviation of at most 3.1
         if spread == 0.0:
-            assert np.mean(errors) < 0.65 * np.mean(local_errors)
+            assert np.mean(errors) < 0.77 * np.mean(local_errors)  # the ratio is 0.52 with a standard error of 0.06

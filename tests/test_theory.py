@@ -5,18 +5,16 @@ against a limit that a right implementation stays above with the probability sta
 """
 
 import itertools
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import kinfed
+from cli_runs import in_this_process
 from conftest import embedded_agents
-from kinfed.theory.distances import squared_mmd_errors, unbiased_squared_mmd
-from kinfed.theory.prediction import held_out_change
-from kinfed.theory.terms import best_sets, bracket
+from kinfed.analysis.bounds import best_sets, bracket, squared_mmd_errors, unbiased_squared_mmd
+from kinfed.analysis.predicted_gain import held_out_change
 
 FEATURES = kinfed.FourierFeatures(kinfed.Gaussian(1.5), n_features=80, dim=3, seed=0)
 STANDARD_ERRORS = 4.5
@@ -82,7 +80,7 @@ def test_the_nested_search_finds_the_best_of_all_subsets(kind):
     points[3], points[5] = points[3][:3], np.vstack([points[5], points[5] + 0.01])
     geometry = kinfed.explicit_geometry(points)
     squared = unbiased_squared_mmd(geometry)
-    trace = geometry.scatter * geometry.sizes
+    trace = geometry.mean_variance * geometry.sizes
     found = bracket(squared, best_sets(squared, trace, geometry.sizes, geometry.targets, 1.0), trace, geometry.sizes, 1.0)
     for t in range(7):
         others = [k for k in range(7) if k != t]
@@ -271,7 +269,7 @@ def test_leaving_one_out_is_a_literal_loop():
     result = kinfed.predict_gain_of_points(points, "grand-mean", folds=5, seed=7)
     rng = np.random.default_rng(7)
     out = [rng.permutation(np.arange(5) % 5) for _ in range(3)]
-    scatter = np.array([np.var(array, axis=0, ddof=1).sum() / 5 for array in points])
+    mean_variance = np.array([np.var(array, axis=0, ddof=1).sum() / 5 for array in points])
     for t in range(3):
         changes = []
         for fold in range(5):
@@ -279,10 +277,10 @@ def test_leaving_one_out_is_a_literal_loop():
             point = points[t][out[t] == fold][0]
             pooled = np.vstack(kept).mean(axis=0)
             change = np.sum((pooled - point) ** 2) - np.sum((kept[t].mean(axis=0) - point) ** 2)
-            change += sum(((k == t) - 1 / 9) * (scatter[k] * 5 / 4 - scatter[k]) for k in range(3))
+            change += sum(((k == t) - 1 / 9) * (mean_variance[k] * 5 / 4 - mean_variance[k]) for k in range(3))
             changes.append(change)
-        np.testing.assert_allclose(result.gain[t], -np.mean(changes) / scatter[t])
-        np.testing.assert_allclose(result.standard_error[t], np.std(changes, ddof=1) / 5**0.5 / scatter[t])
+        np.testing.assert_allclose(result.gain[t], -np.mean(changes) / mean_variance[t])
+        np.testing.assert_allclose(result.standard_error[t], np.std(changes, ddof=1) / 5**0.5 / mean_variance[t])
 
 
 def test_agents_with_two_points_are_not_predicted_but_take_part():
@@ -356,8 +354,7 @@ def test_the_command_prints_sentences_and_writes_every_term(tmp_path):
     table = pd.DataFrame({"site": [f"[b]{k}" for k in site], "x0": X[:, 0], "x1": X[:, 1], "y": X[:, 0] * (-1.0) ** site})
     table.to_csv(tmp_path / "sites.csv", index=False)
     arguments = ["theory", "sites.csv", "--target", "y", "--agent", "site", "--features", "60", "--out", "out"]
-    command = [sys.executable, "-c", "from kinfed.cli import main; main()", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = in_this_process(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("q-aggregation is predicted to save")
     assert "by the bracket of the theorem" in done.stdout

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import kinfed
-from kinfed.kinship import agent_map
+from kinfed.analysis.kinship import agent_map
 
 rng = np.random.default_rng(0)
 group = np.repeat([0, 1, 2], 4)

@@ -8,10 +8,21 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from kinfed.collaboration import Prospect, collaboration_weights, diagnose, predict_gain, prospect
+from kinfed.analysis import (
+    Diagnosis,
+    PairedComparison,
+    PredictedGain,
+    Scores,
+    ShiftTest,
+    TheoryTerms,
+    paired_comparison,
+    predict_gain_of_points,
+    score_models,
+    theory_terms,
+)
 from kinfed.data import (
-    Generated,
     Preparation,
+    SyntheticFederation,
     concept_shift,
     covariate_shift,
     feature_rotation,
@@ -20,19 +31,36 @@ from kinfed.data import (
     read_federation,
     read_femnist,
 )
-from kinfed.diagnosis import Diagnosis, ShiftTest
-from kinfed.embedding import Embedding, choose_embedding
+from kinfed.embedding import (
+    Embedding,
+    FourierFeatures,
+    Gaussian,
+    Kernel,
+    Laplace,
+    Matern,
+    Polynomial,
+    PolynomialFeatures,
+    Recipe,
+    Sketch,
+    choose_embedding,
+    effective_dimension,
+    features_from_recipe,
+    load_sketch,
+    median_bandwidth,
+    mmd2,
+    operator_norm,
+    pairwise_mmd2,
+    sketch,
+    trace_covariance,
+)
 from kinfed.errors import InputError, KinfedError, MissingExtraError, SketchError
-from kinfed.evaluation import PairedComparison, Scores, paired_comparison, score_models
-from kinfed.features import FourierFeatures, PolynomialFeatures, Recipe, features_from_recipe
 from kinfed.federation import Agent, Federation
-from kinfed.kernels import Gaussian, Kernel, Laplace, Matern, Polynomial, median_bandwidth
 from kinfed.learners import LEARNERS, make_learner
-from kinfed.moments import effective_dimension, mmd2, operator_norm, pairwise_mmd2, trace_covariance
-from kinfed.personalization import Newcomer, Personalization
-from kinfed.pipeline import personalize
-from kinfed.sketch import Sketch, load_sketch, sketch
-from kinfed.theory import PredictedGain, TheoryTerms, predict_gain_of_points, theory_terms
+from kinfed.methods import METHODS
+from kinfed.onboarding import Newcomer
+from kinfed.pretraining_analysis import collaboration_weights, diagnose, predict_gain, weighting
+from kinfed.result import Personalization, Weighting
+from kinfed.run import personalize
 from kinfed.weights import (
     RULES,
     Geometry,
@@ -55,6 +83,7 @@ __version__ = _version("kinfed")
 
 __all__ = [
     "LEARNERS",
+    "METHODS",
     "RULES",
     "Agent",
     "Diagnosis",
@@ -62,7 +91,6 @@ __all__ = [
     "Federation",
     "FourierFeatures",
     "Gaussian",
-    "Generated",
     "Geometry",
     "InputError",
     "Kernel",
@@ -79,7 +107,6 @@ __all__ = [
     "PolynomialFeatures",
     "PredictedGain",
     "Preparation",
-    "Prospect",
     "Recipe",
     "Rule",
     "Scores",
@@ -87,7 +114,9 @@ __all__ = [
     "ShiftTest",
     "Sketch",
     "SketchError",
+    "SyntheticFederation",
     "TheoryTerms",
+    "Weighting",
     "Weights",
     "choose_embedding",
     "collaboration_weights",
@@ -112,7 +141,6 @@ __all__ = [
     "personalize",
     "predict_gain",
     "predict_gain_of_points",
-    "prospect",
     "q_aggregation",
     "read_federation",
     "read_femnist",
@@ -123,6 +151,7 @@ __all__ = [
     "theory_terms",
     "trace_covariance",
     "weigh",
+    "weighting",
 ]
 
 

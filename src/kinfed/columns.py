@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
 
 from kinfed.errors import InputError
-from kinfed.validation import FloatArray
+from kinfed.validation import FloatArray, first_repeated
 
 Place = Callable[[int], str]
 """Says where a row of the input stands, for messages: ``place(3)`` is "agent a, row 3" or "a.csv, row 3"."""
@@ -29,16 +29,6 @@ def unknown(kind: str, name: object, valid: Iterable[str]) -> InputError:
     return InputError(
         f"there is no {kind} {name!r}" + (f"; the nearest is {by_lower_case[nearest[0]]!r}" if nearest else "")
     )
-
-
-def first_repeated(names: Iterable[str]) -> str | None:
-    """The first name that occurs a second time, if any."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
 
 
 def agent_labels(agent: ArrayLike) -> NDArray[Any]:
@@ -223,3 +213,44 @@ def _numbers(series: pd.Series[Any]) -> FloatArray:
 
 def _infinite(where: str, column: str) -> InputError:
     return InputError(f"{where}: column {column} is infinite; correct it, or leave the value out as missing")
+
+
+def classes_of(labels: Sequence[NDArray[Any] | None]) -> NDArray[Any]:
+    """The sorted classes of all agents' labels.
+
+    Labels of one type sort as that type does; labels of mixed types sort by type, then by their text: 1 and "1" stay
+    different classes.
+    """
+    arrays = [np.asarray(y).ravel() for y in labels if y is not None and len(y)]
+    if _are_of_one_type(arrays):
+        return np.unique(np.concatenate(arrays))
+    distinct = list(dict.fromkeys(one for y in arrays for one in y.tolist()))
+    try:
+        distinct.sort()
+    except TypeError:
+        distinct.sort(key=lambda one: (type(one).__name__, str(one)))
+    classes = np.empty(len(distinct), dtype=object)
+    classes[:] = distinct
+    return classes
+
+
+def label_codes(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDArray[np.int64]:
+    """One agent's labels as places among classes that are known already."""
+    if _are_of_one_type([labels, classes]):
+        codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+        codes[classes[codes] != labels] = -1
+    else:
+        places = {label: place for place, label in enumerate(classes.tolist())}
+        codes = np.array([places.get(label, -1) for label in labels.tolist()], dtype=np.int64)
+    if (codes < 0).any():
+        raise InputError(
+            f"agent {name} has the label {labels[codes.argmin()]!r}, which is not among the {len(classes)} classes of the "
+            "federation; collect the classes again, or drop its rows"
+        )
+    return codes
+
+
+def _are_of_one_type(arrays: Sequence[NDArray[Any]]) -> bool:
+    """Whether labels compare as NumPy compares them: all numbers, or all texts, and no Python objects."""
+    kinds = {"number" if y.dtype.kind in "iuf" else y.dtype.kind for y in arrays}
+    return len(kinds) == 1 and "O" not in kinds

@@ -3,6 +3,12 @@
 Messages are one sentence that says what is wrong, with which agent, file or key, and what to do about it.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 
 class KinfedError(Exception):
     """Root of every error a user of kinfed can cause."""
@@ -18,3 +24,12 @@ class SketchError(KinfedError, ValueError):
 
 class MissingExtraError(KinfedError, ImportError):
     """A feature needs an optional dependency; the message holds the install command."""
+
+
+@contextmanager
+def naming(place: Any) -> Iterator[None]:
+    """Put the place, such as a file, before the message of an `InputError` of the block."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None

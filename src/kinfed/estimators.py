@@ -12,13 +12,15 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kinfed.collaboration import Comparison, weigh_federation
+from kinfed.backends.pooled import PooledAgents
+from kinfed.checkpoint import Store
 from kinfed.columns import unknown
-from kinfed.data import Preparation
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import make_learner
-from kinfed.learners.plan import fit_planned
+from kinfed.methods import comparing
+from kinfed.run import run
+from kinfed.settings import Settings
 
 ONLY_AGENT = "only agent"
 
@@ -76,19 +78,19 @@ class _Personalized(BaseEstimator):
             raise InputError(
                 f"{type(self).__name__} needs a learner for {self._task}, but {learner!r} is for {learner.task}"
             )
-        self.preparation_ = Preparation.fit(federation)
-        prepared = self.preparation_.transform(federation)
-        comparison = Comparison(self.kernel, self.shift, self.n_features, self.sampling, self.random_state)
-        embeddings = comparison.embeddings(prepared, learner.task, self.rule)
-        self.weights_ = weigh_federation(prepared, embeddings, self.rule, learner, self.options, seed=self.random_state)
-        self.models_ = fit_planned(
-            learner,
-            prepared,
-            self.weights_.matrix,
-            self.weights_.plan,
-            targets=self.weights_.targets,
+        settings = Settings(
+            rule=self.rule,
+            options=dict(self.options or {}),
+            kernel=self.kernel,
+            shift=self.shift,
+            n_features=self.n_features,
+            sampling=self.sampling,
             seed=self.random_state,
+            baselines=False,
         )
+        agents = PooledAgents.prepared(federation, None, learner, comparing(settings), seed=self.random_state)
+        result = run(agents, learner, settings, Store(None, {}))
+        self.preparation_, self.weights_, self.models_ = result.preparation, result.weights, result.models
         self.agents_ = np.array(federation.names)
         return self
 

@@ -23,16 +23,15 @@ from kinfed.columns import (
     agent_labels,
     check_names,
     feature_columns,
-    first_repeated,
     group_labels,
     target_values,
     unknown,
 )
 from kinfed.errors import InputError
 from kinfed.markup import card, paragraph, table
-from kinfed.plotting.federation import FederationPlots
+from kinfed.plotting.analysis import FederationPlots
 from kinfed.splitting import derived_seed, held_out
-from kinfed.validation import FloatArray, positive
+from kinfed.validation import FloatArray, first_repeated, positive
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,9 +290,10 @@ class Federation:
             held_out(len(agent), agent.y, size, np.random.default_rng(derived_seed(seed, "split", agent.name)))
             for agent in self.agents
         ]
-        return self._rows([~test for test in tests]), self._rows(tests)
+        return self.rows([~test for test in tests]), self.rows(tests)
 
-    def _rows(self, masks: Sequence[NDArray[np.bool_]]) -> Federation:
+    def rows(self, masks: Sequence[NDArray[np.bool_]]) -> Federation:
+        """All agents with some of their rows: those where the mask of an agent is true."""
         agents = []
         for agent, mask in zip(self.agents, masks, strict=True):
             X = agent.X[mask].reset_index(drop=True) if isinstance(agent.X, pd.DataFrame) else agent.X[mask]

@@ -28,14 +28,16 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def map_on_cores(function: Callable[[Item], Result], items: Iterable[Item], operations: float = math.inf) -> list[Result]:
-    """Results of `function` on every item, in order; the first error is raised.
+def map_on_cores(
+    function: Callable[[Item], Result], items: Iterable[Item], operations: float = math.inf
+) -> Iterable[Result]:
+    """Results of `function` on every item, in order, to be gone through once; the first error is raised.
 
     `operations` is a rough count of arithmetic operations in all: a little work is done before threads have started.
     """
     work = list(items)
     workers = min(available_cores(), len(work)) if operations > _WORTH_THREADS else 1
     if workers <= 1:
-        return [function(item) for item in work]
+        return map(function, work)
     with threadpool_limits(1), ThreadPoolExecutor(workers) as executor:
         return list(executor.map(function, work))

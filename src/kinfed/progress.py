@@ -6,3 +6,7 @@ from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(what, done, total)``."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Progress nobody watches."""

@@ -1,4 +1,4 @@
-"""Which rows of an agent are held out for testing, from a seed and nothing else."""
+"""Which rows of an agent are held out, for testing or by a fold: from a seed, its name and its own rows alone."""
 
 from __future__ import annotations
 
@@ -43,3 +43,44 @@ def held_out(n: int, y: NDArray[Any] | None, test_size: float, rng: np.random.Ge
     for label, share in enumerate(whole):
         test[shuffled[codes[shuffled] == label][:share]] = True
     return test
+
+
+SMALLEST = 5
+"""An agent of fewer rows judges nothing: it keeps all of them for training and takes what the others chose."""
+
+
+def deal_rows(name: str, n: int, y: NDArray[Any] | None, folds: int, seed: int, repeat: int = 0) -> NDArray[np.int64]:
+    """The fold in which each of an agent's n rows is set aside; -1 for never.
+
+    Rows of one class, or of neighbouring values of a numeric outcome, go to different folds, so every fold resembles the
+    whole, and a class is missing from training only where the agent has it once. Folds depend on the agent's name and rows,
+    never on who else takes part.
+    """
+    if n < SMALLEST:
+        return np.full(n, -1, dtype=np.int64)
+    rng = np.random.default_rng(derived_seed(seed, "folds", repeat, name))
+    shuffled = rng.permutation(n)
+    if y is not None and np.ndim(y) == 1:
+        shuffled = shuffled[np.argsort(np.asarray(y)[shuffled], kind="stable")]
+    dealt = np.empty(n, dtype=np.int64)
+    # Blocks of neighbours are dealt in random order, so that no fold always holds the smaller of two.
+    whole = n - n % folds
+    for start in range(0, whole, folds):
+        dealt[shuffled[start : start + folds]] = rng.permutation(folds)
+    dealt[shuffled[whole:]] = _folds_of_the_rest(name, n, folds, seed, repeat)
+    return dealt
+
+
+def fold_counts(name: str, n: int, folds: int, seed: int, repeat: int = 0) -> NDArray[np.int64]:
+    """How many of its n rows the agent of that name sets aside in each fold: known without seeing them."""
+    if n < SMALLEST:
+        return np.zeros(folds, dtype=np.int64)
+    counts = np.full(folds, n // folds, dtype=np.int64)
+    counts[_folds_of_the_rest(name, n, folds, seed, repeat)] += 1
+    return counts
+
+
+def _folds_of_the_rest(name: str, n: int, folds: int, seed: int, repeat: int) -> NDArray[np.int64]:
+    """The folds of the rows that make no whole block; drawn by themselves, so that counts need no dealing."""
+    rng = np.random.default_rng(derived_seed(seed, "folds of the rest", repeat, name))
+    return rng.permutation(folds)[: n % folds]

@@ -5,7 +5,8 @@ Everything behind these functions may assume clean float arrays, so the mathemat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from kinfed.errors import InputError
 
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 FloatArray = NDArray[np.floating[Any]]
 
 _LARGEST = 1e100
@@ -134,6 +137,20 @@ def one_of(value: Any, choices: Iterable[str], name: str) -> str:
     return str(value)
 
 
+def check_options(who: str, function: Callable[..., Any], options: Iterable[str], given: int = 0) -> None:
+    """Raise unless the function takes all of these options by name, beside its first `given` arguments.
+
+    `who` is what people call the function.
+    """
+    parameters = list(signature(function).parameters.values())[given:]
+    if any(one.kind is Parameter.VAR_KEYWORD for one in parameters):
+        return
+    names = [one.name for one in parameters]
+    for option in options:
+        if option not in names:
+            raise InputError(f"{who} has no option {option!r}; it has {', '.join(names) or 'none'}")
+
+
 def _real(value: Any, name: str) -> float:
     try:
         number = np.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
@@ -150,7 +167,24 @@ def without_rounding(trace: float, squared_norm: float) -> float:
 
 
 def whole_number(value: Any, name: str) -> int:
-    """Return `value` as an int of at least zero."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 0:
+    """Return `value` as an int of at least zero; no count is larger than 2^53."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) <= 2**53:
         raise InputError(f"{name} must be a whole number of at least zero, got {value!r}")
     return int(value)
+
+
+def short_text(value: Any) -> str:
+    """The value if it is text that can be written down; a ValueError otherwise."""
+    if not isinstance(value, str) or not 0 < len(value) <= 500 or not value.isprintable():
+        raise ValueError("a text is empty, too long, or cannot be printed")
+    return value
+
+
+def first_repeated(names: Iterable[str]) -> str | None:
+    """The first name that occurs a second time, if any."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

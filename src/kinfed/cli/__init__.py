@@ -1,7 +1,8 @@
 """The command line.
 
-`options` says what can be asked for and `config` reads it from a file, `request` turns it into what the library takes,
-`commands` runs it, `accounts` and `outputs` tell and write what was found, `mistakes` ends every run with an exit code.
+`options` says what can be asked for and turns it into what the library takes, `config` reads it from a file, `commands`
+runs it, `outputs` tells and writes what was found, `application` ends every run with an exit code; `sites`,
+`sketch` and `research` are the commands beside those that learn.
 """
 
 from kinfed.cli.application import app, main

@@ -1,4 +1,7 @@
-"""``kinfed theory``, ``weights`` and ``personalize``: the gain to expect, who would help whom, and a model for everyone."""
+"""``kinfed demo``, ``theory``, ``weights`` and ``personalize``.
+
+A real federation on a fresh machine; the gain to expect, who would help whom, and a model for everyone.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,62 @@ from pathlib import Path
 import numpy as np
 import typer
 
-import kinfed
 from kinfed.cli import options as opt
-from kinfed.cli.accounts import gained, personal_account, theory_account, theory_table, weights_account
 from kinfed.cli.config import used_settings
 from kinfed.cli.outputs import (
     PERSONAL_FILES,
     REPORT,
     THEORY_FILES,
     WEIGHT_FILES,
+    Run,
     complete,
     files_in,
+    gained,
+    personal_account,
     shown,
+    theory_account,
+    theory_table,
+    weights_account,
     write_settings,
     write_weights,
 )
-from kinfed.cli.request import chosen_kernel, chosen_learner, chosen_rule_options, pairs, read_data
-from kinfed.cli.runs import Run
-from kinfed.cli.terminal import Json, Out, Seed, check_folder, print_json, progress_bars, say, typed_command
-from kinfed.collaboration import predict_gain, prospect
+from kinfed.cli.terminal import Json, Out, Seed, check_folder, made_folder, print_json, progress_bars, say, typed_command
+from kinfed.data.catalogue import fetch, find_entry
 from kinfed.errors import InputError
 from kinfed.federation import Federation
-from kinfed.weights import GEOMETRIC_RULES
+from kinfed.pretraining_analysis import predict_gain, weighting
+from kinfed.weights import geometric_rules
+
+_DEMO_TEST_SIZE = 0.5
+
+
+def demo(out: Out = Path("demo"), seed: Seed = 0, json: Json = False) -> None:
+    """160 schools predict mathematics achievement: who helps whom, and what it is worth, within a minute."""
+    check_folder(out)
+    entry, run = find_entry("hsb82"), Run(out)
+    with progress_bars(hidden=json) as bars:
+        with bars.step("reading the schools"):
+            data = fetch(entry, cache=made_folder(out))
+            train, test = entry.read(data).split(test_size=_DEMO_TEST_SIZE, seed=seed)
+        settings = {
+            "data": str(data),
+            "target": entry.target,
+            "agent": entry.agent,
+            "test-size": _DEMO_TEST_SIZE,
+            "seed": seed,
+            "out": str(out),
+        }
+        result = run.personalize(train, test, bars, seed=seed)
+        run.write(result, entry.title, settings, bars, "kinfed personalize")
+    if json:
+        print_json(personal_account(result, settings, files_in(out, PERSONAL_FILES), out / REPORT))
+        return
+    say(
+        f"{len(train)} schools shared sketches and scores, found whose data help them, and trained a model of their own on "
+        f"{int(train.sizes.sum())} pupils; {int(test.sizes.sum())} others tested it.",
+        gained(result, "a school", "the schools"),
+        f"The report is {out / REPORT}: open it in a browser.",
+    )
 
 
 def theory(
@@ -58,20 +95,20 @@ def theory(
 ) -> None:
     """What collaborating would save each agent, predicted before any training: theory.csv."""
     check_folder(out)
-    if rule not in GEOMETRIC_RULES:
+    if rule not in geometric_rules():
         raise InputError(f"rule {rule!r} is judged by models, which theory does not train; take it to kinfed weights")
-    rule_options = chosen_rule_options(rule, rule_option)
+    rule_options = opt.chosen_rule_options(rule, rule_option)
     with progress_bars(hidden=json) as bars:
         with bars.step(f"reading {data}"):
-            federation = read_data(data, target, agent, groups, leave_out)
+            federation = opt.read_data(data, target, agent, groups, leave_out)
         with bars.step("predicting gains"):
-            minimiser = chosen_learner(federation, learner, None)
-            similarity = chosen_kernel(federation, minimiser, kernel, bandwidth, pairs(kernel_option), shift, True)
+            trained = opt.chosen_learner(federation, learner, None)
+            similarity = opt.chosen_kernel(federation, trained, kernel, bandwidth, opt.pairs(kernel_option), shift, True)
             predicted = predict_gain(
                 federation,
                 rule,
                 similarity,
-                minimiser,
+                trained,
                 seed,
                 shift=shift,
                 n_features=features,
@@ -85,14 +122,14 @@ def theory(
     settings = used_settings(context)
     with complete(out, THEORY_FILES) as folder:
         predicted.to_frame().to_csv(folder / "theory.csv")
-        write_settings(context.command_path, kinfed.__version__, settings, folder)
+        write_settings(context.command_path, settings, folder)
     if json:
         print_json(theory_account(predicted, settings, files_in(out, THEORY_FILES)))
         return
-    say(str(predicted))
     say(
+        str(predicted),
         "All of this is about whole distributions: it bounds what a model can lose, and a model that needs only a part of "
-        "them, such as a linear one, may gain where it says otherwise."
+        "them, such as a linear one, may gain where it says otherwise.",
     )
     theory_table(predicted)
     say(f"Every agent and every term of the bound are in {out / 'theory.csv'}.")
@@ -124,18 +161,20 @@ def weights(
 ) -> None:
     """Who would help whom, and why, before any training: weights.csv, explanation.csv and the report index.html."""
     check_folder(out)
-    rule_options = chosen_rule_options(rule, rule_option)
+    rule_options = opt.chosen_rule_options(rule, rule_option)
     with progress_bars(hidden=json) as bars:
         with bars.step(f"reading {data}"):
-            federation = read_data(data, target, agent, groups, leave_out)
-            minimiser = chosen_learner(federation, learner, learner_option)
-            similarity = chosen_kernel(federation, minimiser, kernel, bandwidth, pairs(kernel_option), shift, standardise)
+            federation = opt.read_data(data, target, agent, groups, leave_out)
+            trained = opt.chosen_learner(federation, learner, learner_option)
+            similarity = opt.chosen_kernel(
+                federation, trained, kernel, bandwidth, opt.pairs(kernel_option), shift, standardise
+            )
         with bars.step(f"weighing {len(federation)} agents"):
-            found = prospect(
+            found = weighting(
                 federation,
                 rule,
                 similarity,
-                minimiser,
+                trained,
                 seed,
                 shift=shift,
                 n_features=features,
@@ -147,7 +186,7 @@ def weights(
         settings = used_settings(context)
         with bars.step("writing results and report"), complete(out, WEIGHT_FILES) as folder:
             write_weights(found.weights, folder)
-            write_settings(context.command_path, kinfed.__version__, settings, folder)
+            write_settings(context.command_path, settings, folder)
             found.report(
                 folder, title=_title(data, federation), settings=shown(settings), command=typed_command(), progress=bars
             )
@@ -155,9 +194,11 @@ def weights(
         print_json(weights_account(found, settings, files_in(out, WEIGHT_FILES), out / REPORT))
         return
     told = [] if found.weights.calibration is None else found.weights.calibration.describe()
-    for sentence in (repr(found.weights), *told):
-        say(sentence)
-    say(f"The weights are in {out / 'weights.csv'}, why in {out / 'explanation.csv'}, and the report is {out / REPORT}.")
+    say(
+        repr(found.weights),
+        *told,
+        f"The weights are in {out / 'weights.csv'}, why in {out / 'explanation.csv'}, and the report is {out / REPORT}.",
+    )
 
 
 def personalize(
@@ -181,31 +222,31 @@ def personalize(
     sampling: opt.SamplingName = "iid",
     learner: opt.LearnerName = "ridge",
     learner_option: opt.LearnerOptions = None,
-    engine: opt.EngineName = "in-process",
+    backend: opt.BackendName = "pooled",
     seed: Seed = 0,
     out: Out,
     json: Json = False,
 ) -> None:
     """A model for every agent, beside learning alone and one common model: scores.csv, weights.csv and a report.
 
-    An interrupted run that is started again with the same options goes on where it stopped. With --engine sites or flower
+    An interrupted run that is started again with the same options goes on where it stopped. With --backend sites or flower
     every agent is a site of its own that answers messages: traffic.csv, attendance.csv and audit.jsonl tell what crossed.
     """
     check_folder(out)
-    rule_options = chosen_rule_options(rule, rule_option)
+    rule_options = opt.chosen_rule_options(rule, rule_option)
     with progress_bars(hidden=json) as bars:
         with bars.step(f"reading {data}"):
-            federation = read_data(data, target, agent, groups, leave_out)
+            federation = opt.read_data(data, target, agent, groups, leave_out)
             train, test = federation.split(test_size=test_size, seed=seed)
             _check_rows(federation, train, test, test_size)
-            minimiser = chosen_learner(train, learner, learner_option)
-            similarity = chosen_kernel(train, minimiser, kernel, bandwidth, pairs(kernel_option), shift, standardise)
-        run = Run(out, engine)
+            trained = opt.chosen_learner(train, learner, learner_option)
+            similarity = opt.chosen_kernel(train, trained, kernel, bandwidth, opt.pairs(kernel_option), shift, standardise)
+        run = Run(out, backend)
         result = run.personalize(
             train,
             test,
             bars,
-            learner=minimiser,
+            learner=trained,
             rule=rule,
             seed=seed,
             kernel=similarity,
@@ -221,9 +262,13 @@ def personalize(
         print_json(personal_account(result, settings, files_in(out, PERSONAL_FILES), out / REPORT))
         return
     exchanged = [] if result.exchange is None else result.exchange.describe()
-    for sentence in (*result.choices, *exchanged, str(result), gained(result, "an agent", "the agents")):
-        say(sentence)
-    say(f"Scores and weights are in {out / 'scores.csv'} and {out / 'weights.csv'}, and the report is {out / REPORT}.")
+    say(
+        *result.choices,
+        *exchanged,
+        str(result),
+        gained(result, "an agent", "the agents"),
+        f"Scores and weights are in {out / 'scores.csv'} and {out / 'weights.csv'}, and the report is {out / REPORT}.",
+    )
 
 
 def _check_rows(federation: Federation, train: Federation, test: Federation, test_size: float) -> None:

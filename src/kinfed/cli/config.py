@@ -42,25 +42,20 @@ def used_settings(context: click.Context) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, parameter in _keys(context.command).items():
         value = context.params.get(parameter.name or "")
-        if value is None or value in ([], ()):
-            continue
-        if parameter.metavar == PAIR:
-            found[key] = dict(map(pair, value))
-        elif isinstance(value, list | tuple):
-            found[key] = list(value)
-        else:
+        if isinstance(value, list | tuple) and value:
+            found[key] = dict(map(pair, value)) if parameter.metavar == PAIR else list(value)
+        elif value is not None and value not in ([], ()):
             found[key] = str(value) if isinstance(value, Path) else value
     return found
 
 
 def settings_text(command: str, version: str, settings: Mapping[str, Any]) -> str:
     """A file that ``--config`` reads: options first, then tables."""
-    plain = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
-    tables = {key: value for key, value in settings.items() if isinstance(value, Mapping)}
     lines = [f"# {command} of version {version}; to run it again: {command} --config {SETTINGS} --out FOLDER"]
-    lines += [f"{key} = {toml_value(value)}" for key, value in plain.items()]
-    for key, table in tables.items():
-        lines += ["", f"[{key}]", *(f"{_table_key(name)} = {toml_value(value)}" for name, value in table.items())]
+    lines += [f"{key} = {toml_value(value)}" for key, value in settings.items() if not isinstance(value, Mapping)]
+    for key, table in settings.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{key}]", *(f"{_table_key(name)} = {toml_value(value)}" for name, value in table.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -90,29 +85,26 @@ def toml_value(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
-    return _quoted(value)
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _defaults(path: Path, command: click.Command) -> dict[str, Any]:
     """What the file says, by the name of the command's parameter."""
-    keys = _keys(command)
-    found: dict[str, Any] = {}
-    for key, value in _loaded(path).items():
-        if key not in keys:
-            raise SettingsError(f"{path}: there is no key {key!r}; did you mean {nearest(key, keys)!r}?")
-        found[keys[key].name or ""] = _checked(path, key, keys[key], value)
-    return found
-
-
-def _loaded(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors may add a mark
+        loaded = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors may add a mark
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path} is not TOML: {str(error)[:1].lower()}{str(error)[1:]}") from None
     except UnicodeDecodeError:
         raise SettingsError(f"{path} is not UTF-8 text; save it again with that encoding") from None
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}; give a TOML file with --config") from None
+    keys = _keys(command)
+    found: dict[str, Any] = {}
+    for key, value in loaded.items():
+        if key not in keys:
+            raise SettingsError(f"{path}: there is no key {key!r}; did you mean {nearest(key, keys)!r}?")
+        found[keys[key].name or ""] = _checked(path, key, keys[key], value)
+    return found
 
 
 def _keys(command: click.Command) -> dict[str, click.Parameter]:
@@ -132,38 +124,32 @@ def _checked(path: Path, key: str, parameter: click.Parameter, value: Any) -> An
             raise SettingsError(f"{path}: {key} is {toml_value(value)}; write it as a table, [{key}]")
         return [f"{name}={toml_value(one)}" for name, one in value.items()]
     many = bool(getattr(parameter, "multiple", False))
-    for one in value if many and isinstance(value, list) else [value]:
+    values = value if many and isinstance(value, list) else [value]
+    for one in values:
+        shown = "a table" if isinstance(one, Mapping) else toml_value(one)
         expected = _expected(parameter.type, one)
         if expected is not None:
-            raise SettingsError(f"{path}: {key} is {_shown(one)}; {expected} is expected")
+            raise SettingsError(f"{path}: {key} is {shown}; {expected} is expected")
         try:
             parameter.type.convert(one, parameter, None)
         except click.BadParameter as error:
-            raise SettingsError(f"{path}: {key} is {_shown(one)}; {error.message.rstrip('.')}") from None
-    return [value] if many and not isinstance(value, list) else value
+            raise SettingsError(f"{path}: {key} is {shown}; {error.message.rstrip('.')}") from None
+    return values if many else value
 
 
 def _expected(kind: click.ParamType, value: Any) -> str | None:
     """What a value of the wrong type should have been; None if the type is right."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(kind, click.types.BoolParamType):
-        return None if isinstance(value, bool) else "true or false"
-    if isinstance(kind, click.types.IntParamType):
-        return None if number and isinstance(value, int) else "a whole number"
-    if isinstance(kind, click.types.FloatParamType):
-        return None if number else "a number"
-    if isinstance(kind, click.types.StringParamType | click.Path):
-        return None if isinstance(value, str) and value.isprintable() else "text in quotes, on one line,"
-    return None if number or isinstance(value, str) else kind.name
-
-
-def _shown(value: Any) -> str:
-    return "a table" if isinstance(value, Mapping) else toml_value(value)
+    text = isinstance(value, str)
+    kinds: tuple[tuple[Any, bool, str], ...] = (
+        (click.types.BoolParamType, isinstance(value, bool), "true or false"),
+        (click.types.IntParamType, number and isinstance(value, int), "a whole number"),
+        (click.types.FloatParamType, number, "a number"),
+        (click.types.StringParamType | click.Path, text and value.isprintable(), "text in quotes, on one line,"),
+        (object, number or text, kind.name),
+    )
+    return next(None if right else words for one, right, words in kinds if isinstance(kind, one))
 
 
 def _table_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
-
-
-def _quoted(text: Any) -> str:
-    return json.dumps(str(text), ensure_ascii=False).replace("\x7f", "\\u007f")
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)

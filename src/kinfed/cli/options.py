@@ -1,29 +1,50 @@
-"""The options of the commands: their types, their help, what completes them, and which names they take."""
+"""The options of the commands: their types, their help, what completes them, and what the library takes for them.
+
+The last are a federation, a kernel, a learner, options of a rule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
+import pandas
 import typer
 from click.core import ParameterSource
 
-from kinfed.cli.config import PAIR, filled_from_file
+from kinfed.cli.config import PAIR, filled_from_file, pair
 from kinfed.columns import unknown
-from kinfed.embedding import SHIFTS
-from kinfed.errors import InputError
-from kinfed.features import SAMPLINGS
-from kinfed.kernels import Gaussian, Laplace, Matern, Polynomial
-from kinfed.learners import LEARNERS
-from kinfed.pipeline import ENGINES
-from kinfed.weights import GEOMETRIC_RULES, RULES
+from kinfed.data import Preparation, read_federation
+from kinfed.embedding import (
+    SAMPLINGS,
+    SHIFTS,
+    TARGET_BANDWIDTH,
+    Gaussian,
+    Kernel,
+    Laplace,
+    Matern,
+    Polynomial,
+    common_scale,
+    federated_median,
+    own_scale,
+)
+from kinfed.errors import InputError, naming
+from kinfed.federation import Agent, Federation
+from kinfed.learners import LEARNERS, Learner, make_learner
+from kinfed.learners.base import learner_for
+from kinfed.settings import BACKENDS
+from kinfed.weights import RULES, geometric_rules
 
 DATA, COMPARISON, TRAINING, OUTPUT = "Data", "Comparison", "Training", "Output"
 MEDIAN = "median"
 KERNELS: dict[str, type[Any]] = {"gaussian": Gaussian, "laplace": Laplace, "matern": Matern, "polynomial": Polynomial}
 _SHIFT_MEANING = {"auto": "(x, y) where there is a target", "concept": "(x, y)", "covariate": "x alone"}
+# What a rule is given by the library, never by a user.
+_GIVEN_TO_RULES = {"geometry", "federation", "learner", "embeddings", "groups", "seed", "progress", "mixture"}
 
 
 class BandwidthType(click.ParamType):
@@ -42,7 +63,9 @@ class BandwidthType(click.ParamType):
         return number if 0 < number < float("inf") else self.fail(f"{value!r} is neither a number above zero nor 'median'")
 
 
-def completes(names: Iterable[str], meaning: Callable[[str], str] | None = None) -> Callable[[str], list[tuple[str, str]]]:
+def completes(
+    names: Collection[str], meaning: Callable[[str], str] | None = None
+) -> Callable[[str], list[tuple[str, str]]]:
     """What a shell offers after the first letters of a name."""
 
     def offer(incomplete: str) -> list[tuple[str, str]]:
@@ -51,9 +74,8 @@ def completes(names: Iterable[str], meaning: Callable[[str], str] | None = None)
     return offer
 
 
-def known(kind: str, names: Iterable[str]) -> Callable[..., str]:
+def known(kind: str, valid: Collection[str]) -> Callable[..., str]:
     """A check that a name is one of these; the message offers the nearest and says if it came from a file."""
-    valid = tuple(names)
 
     def check(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
         if value in valid:
@@ -69,19 +91,18 @@ def _option(
     flag: str,
     text: str,
     panel: str,
-    names: Iterable[str],
+    names: Collection[str],
     meaning: Callable[[str], str] | None = None,
-    offered: Iterable[str] | None = None,
+    offered: Collection[str] | None = None,
 ) -> Any:
     """An option that takes one of a few names, of which a shell may offer some."""
-    valid = tuple(names)
     return typer.Option(
         flag,
         help=text,
         metavar="NAME",
         rich_help_panel=panel,
-        callback=known(flag.strip("-"), valid),
-        autocompletion=completes(tuple(offered or valid), meaning),
+        callback=known(flag.strip("-"), names),
+        autocompletion=completes(offered or names, meaning),
     )
 
 
@@ -97,10 +118,7 @@ Config = Annotated[
         show_default=False,
     ),
 ]
-Data = Annotated[
-    Path,
-    typer.Argument(help="A table, a folder of tables, LEAF JSON, or .npz.", show_default=False),
-]
+Data = Annotated[Path, typer.Argument(help="A table, a folder of tables, LEAF JSON, or .npz.", show_default=False)]
 Target = Annotated[
     str | None, typer.Option(help="Column to predict.", metavar="COLUMN", rich_help_panel=DATA, show_default=False)
 ]
@@ -135,11 +153,11 @@ GeometricRuleName = Annotated[
     str,
     _option(
         "--rule",
-        f"How agents are weighed: {', '.join(GEOMETRIC_RULES)}.",
+        f"How agents are weighed: {', '.join(geometric_rules())}.",
         COMPARISON,
         RULES,
         lambda name: RULES[name].summary,
-        GEOMETRIC_RULES,
+        geometric_rules(),
     ),
 ]
 RuleOptions = Annotated[
@@ -202,7 +220,7 @@ LearnerOptions = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-EngineName = Annotated[str, _option("--engine", f"Where agents compute: {', '.join(ENGINES)}.", TRAINING, ENGINES)]
+BackendName = Annotated[str, _option("--backend", f"Where the rows are: {', '.join(BACKENDS)}.", TRAINING, BACKENDS)]
 Constant = Annotated[
     float, typer.Option(metavar="NUMBER", help="The unknown absolute constant of the bound.", rich_help_panel=COMPARISON)
 ]
@@ -216,3 +234,110 @@ Folds = Annotated[
     ),
 ]
 Level = Annotated[float, typer.Option(metavar="NUMBER", help="Confidence of the intervals.", rich_help_panel=COMPARISON)]
+
+
+def read_data(
+    data: Path, target: str | None, agent: str | None, groups: str | None, leave_out: Sequence[str] | None
+) -> Federation:
+    """The federation in a file or folder, its known groups taken from a column."""
+    skipped = tuple(leave_out or ())
+    for column, option in ((target, "--target"), (agent, "--agent")):
+        if column is not None and column in skipped:
+            raise InputError(f"column {column!r} is needed as {option} and cannot be left out; take it off --leave-out")
+    if groups is not None and groups in (target, agent, *skipped):
+        raise InputError(f"column {groups!r} cannot be the groups and something else too; give --groups another column")
+    federation = read_federation(data, target=target, agent=agent, leave_out=skipped)
+    with naming(data):
+        return federation if groups is None else with_groups(federation, groups)
+
+
+def with_groups(federation: Federation, column: str) -> Federation:
+    """The federation with the labels of a column as groups of its agents; the column is no feature any more."""
+    if column not in federation.columns:
+        raise unknown("column", column, federation.columns)
+    place = federation.columns.index(column)
+    kept = [j for j in range(federation.dim) if j != place]
+    if not kept:
+        raise InputError(f"there is no column beside the groups in {column!r}; agents need at least one feature")
+    agents, labels = [], []
+    for agent in federation:
+        values = agent.X.iloc[:, place] if isinstance(agent.X, pandas.DataFrame) else pandas.Series(agent.X[:, place])
+        found = values.dropna().unique()
+        if len(found) != 1 or values.isna().any():
+            what = f"{len(found)} labels" if len(found) > 1 else "a missing label"
+            raise InputError(
+                f"agent {agent.name} has {what} in the groups column {column!r}; give all its rows the same one"
+            )
+        labels.append(found[0])
+        X = agent.X.iloc[:, kept] if isinstance(agent.X, pandas.DataFrame) else agent.X[:, kept]
+        agents.append(Agent(agent.name, X, agent.y))
+    columns = tuple(federation.columns[j] for j in kept)
+    return replace(federation, agents=tuple(agents), columns=columns, groups=tuple(labels))
+
+
+def chosen_kernel(
+    train: Federation,
+    learner: Learner,
+    name: str,
+    bandwidth: str | float,
+    options: Mapping[str, Any],
+    shift: str,
+    standardise: bool,
+) -> Kernel | str:
+    """The kernel of that name; the median bandwidth is that of the usual kernel, for x and for y.
+
+    The median over agents of the median distance within an agent is taken of the prepared rows, so agents answer with one
+    number each.
+    """
+    if name == "auto":
+        if bandwidth != MEDIAN or options:
+            raise InputError("--bandwidth and --kernel-option need a kernel that is named, such as --kernel gaussian")
+        return "auto"
+    constructor = KERNELS[name]
+    # Features are there for polynomials of degree 2 alone.
+    _check_names(f"{name} kernel option", options, set(signature(constructor).parameters) - {"bandwidth", "degree"})
+    if name == "polynomial":
+        if bandwidth != MEDIAN:
+            raise InputError("the polynomial kernel has no bandwidth; leave --bandwidth out")
+        return constructor(**options)
+    if bandwidth != MEDIAN:
+        return constructor(bandwidth, **options)
+    prepared = Preparation.fit(train, standardise=standardise).transform(train)
+    scale = common_scale(prepared.dim, [own_scale(agent, learner.task == "classification") for agent in prepared])
+    width = 0 if scale.target is None or shift == "covariate" else scale.target.width
+    return constructor((federated_median(prepared),) * scale.dim + (TARGET_BANDWIDTH,) * width, **options)
+
+
+def chosen_learner(train: Federation, name: str, given: Sequence[str] | None) -> Learner:
+    """The learner of that name with these options; a network learns what the target asks for."""
+    usual, options = learner_for(train[0].y, name), pairs(given)
+    if not options:
+        return usual
+    _check_names(f"{name} option", options, set(signature(type(usual)).parameters))
+    # A list is what a command line can write for a tuple, such as the widths of layers.
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    task = {"task": usual.task} if "task" in signature(type(usual)).parameters else {}
+    return make_learner(name, **{**task, **plain})
+
+
+def chosen_rule_options(rule: str, given: Sequence[str] | None) -> dict[str, Any]:
+    """Options of a rule, whose names are checked."""
+    options = pairs(given)
+    _check_names(f"{rule} option", options, set(signature(RULES[rule].weigh).parameters) - _GIVEN_TO_RULES)
+    return options
+
+
+def pairs(given: Sequence[str] | None) -> dict[str, Any]:
+    """All of NAME=VALUE, where no name may come twice."""
+    found: dict[str, Any] = {}
+    for name, value in map(pair, given or ()):
+        if name in found:
+            raise InputError(f"option {name!r} is given twice; give it once")
+        found[name] = value
+    return found
+
+
+def _check_names(kind: str, options: Mapping[str, Any], valid: set[str]) -> None:
+    for name in options:
+        if name not in valid:
+            raise unknown(kind, name, sorted(valid)) if valid else InputError(f"there is no {kind}; leave {name!r} out")

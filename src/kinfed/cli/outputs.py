@@ -1,4 +1,4 @@
-"""Results in a folder: all files of a run, or none."""
+"""What a run found: all files in a folder, or none; for people a sentence or a table, for machines one mapping."""
 
 from __future__ import annotations
 
@@ -6,20 +6,33 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import kinfed
+from kinfed.analysis import PairedComparison, PredictedGain
 from kinfed.cli.config import SETTINGS, settings_text, toml_value
-from kinfed.cli.terminal import made_folder
-from kinfed.engines.audit import Audit
+from kinfed.cli.terminal import Bars, made_folder, resumable, typed_command
 from kinfed.errors import InputError
+from kinfed.federation import Federation
+from kinfed.methods import BASELINES
+from kinfed.result import Personalization, Weighting
+from kinfed.run import personalize
 from kinfed.weights import Weights
 
 REPORT = "index.html"
 WEIGHT_FILES = ("weights.csv", "explanation.csv", "calibration.csv", REPORT, SETTINGS)
 PERSONAL_FILES = (*WEIGHT_FILES, "scores.csv", "traffic.csv", "attendance.csv", "audit.jsonl")
 THEORY_FILES = ("theory.csv", SETTINGS)
+_SHOWN_AGENTS = 10
 
 
 @contextmanager
@@ -43,9 +56,8 @@ def complete(out: Path, names: Sequence[str]) -> Iterator[Path]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
-        reason = error.strerror or error
         raise InputError(
-            f"results cannot be written to {out}: {reason}; make room, or give another folder with --out"
+            f"results cannot be written to {out}: {error.strerror or error}; make room, or give another folder with --out"
         ) from None
 
 
@@ -62,19 +74,9 @@ def write_weights(weights: Weights, folder: Path) -> None:
         weights.calibration.table.to_csv(folder / "calibration.csv")
 
 
-def write_exchange(exchange: Audit | None, log: Path | None, folder: Path) -> None:
-    """What crossed between server and agents, where agents were sites of their own."""
-    if exchange is not None:
-        exchange.traffic.to_csv(folder / "traffic.csv", index=False)
-        exchange.attendance.to_csv(folder / "attendance.csv", index=False)
-    if log is not None and log.exists():
-        shutil.copyfile(log, folder / "audit.jsonl")
-
-
-def write_settings(command: str, version: str, settings: Mapping[str, Any], folder: Path) -> None:
+def write_settings(command: str, settings: Mapping[str, Any], folder: Path) -> None:
     """All options of the run, for ``--config``."""
-    text = settings_text(command, version, settings)
-    (folder / SETTINGS).write_text(text, encoding="utf-8", errors="replace")
+    (folder / SETTINGS).write_text(settings_text(command, kinfed.__version__, settings), encoding="utf-8", errors="replace")
 
 
 def shown(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -86,3 +88,169 @@ def shown(settings: Mapping[str, Any]) -> dict[str, str]:
         else:
             flat[key] = value if isinstance(value, str) else toml_value(value)
     return flat
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where a run keeps what it has done, so that an interrupted one goes on.
+
+    Attributes
+    ----------
+    out : path
+        Folder for the results.
+    backend : str
+    """
+
+    out: Path
+    backend: str = "pooled"
+
+    @property
+    def checkpoint(self) -> Path:
+        """What is done so far; gone when the results are written."""
+        return self.out / "checkpoint"
+
+    @property
+    def log(self) -> Path | None:
+        """Every message between server and agents, where agents are sites of their own."""
+        return None if self.backend == "pooled" else self.checkpoint / "audit.jsonl"
+
+    def personalize(self, train: Federation, test: Federation, bars: Bars, **wishes: Any) -> Personalization:
+        """Weights, models and scores; a run that fails leaves nothing behind, an interrupted one its checkpoint."""
+        had_folder, had_checkpoint = self.out.exists(), self.checkpoint.exists()
+        made_folder(self.out)
+        try:
+            with bars.step(f"learning with {len(train)} agents"), resumable():
+                return personalize(
+                    train,
+                    test=test,
+                    backend=self.backend,
+                    progress=bars,
+                    checkpoint=self.checkpoint,
+                    audit=self.log,
+                    **wishes,
+                )
+        except Exception:
+            # Kept, it would stand in the way of the same run with the mistake mended.
+            if not had_checkpoint:
+                shutil.rmtree(self.checkpoint, ignore_errors=True)
+            if not had_folder:
+                with suppress(OSError):
+                    self.out.rmdir()
+            raise
+
+    def write(self, result: Personalization, title: str, settings: Mapping[str, Any], bars: Bars, command: str) -> None:
+        """All files at once, with the settings that `command` takes; then nothing is left to go on from."""
+        with bars.step("writing results and report"), complete(self.out, PERSONAL_FILES) as folder:
+            write_weights(result.weights, folder)
+            result.scores.to_csv(folder / "scores.csv")
+            if result.exchange is not None:
+                result.exchange.traffic.to_csv(folder / "traffic.csv", index=False)
+                result.exchange.attendance.to_csv(folder / "attendance.csv", index=False)
+            if self.log is not None and self.log.exists():
+                shutil.copyfile(self.log, folder / "audit.jsonl")
+            write_settings(command, settings, folder)
+            result.report(folder, title=title, settings=shown(settings), command=typed_command(), progress=bars)
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+
+
+def gained(result: Personalization, one: str, all_of_them: str) -> str:
+    """What personal models gained over learning alone and over one common model, in a sentence."""
+    alone, common = result.compare("local"), result.compare("grand-mean")
+    return (
+        f"The {alone.metric} is {alone.first_mean:.4g}, against {alone.second_mean:.4g} for {one} alone "
+        f"({_change(alone)}, better for {alone.better:.0%} of {all_of_them}) and {common.second_mean:.4g} for one common "
+        f"model ({_change(common)}, better for {common.better:.0%})."
+    )
+
+
+def personal_account(
+    result: Personalization, settings: Mapping[str, Any], files: Sequence[Path], report: Path
+) -> dict[str, Any]:
+    """Everything ``kinfed personalize --json`` prints."""
+    scores = result.scores
+    return {
+        **_run(settings, files, report),
+        "seed": result.seed,
+        "metric": result.metric,
+        "scores": {name: float(scores[name].mean()) for name in scores},
+        "comparisons": {one.second_name: {**asdict(one), "verdict": one.verdict} for one in map(result.compare, BASELINES)},
+        "weights": _weights(result.weights),
+        "choices": result.choices,
+        "exchange": [] if result.exchange is None else result.exchange.describe(),
+        "agents": _agents(result.weights.explanation.join(scores)),
+    }
+
+
+def weights_account(found: Weighting, settings: Mapping[str, Any], files: Sequence[Path], report: Path) -> dict[str, Any]:
+    """Everything ``kinfed weights --json`` prints."""
+    return {
+        **_run(settings, files, report),
+        "seed": settings["seed"],
+        "weights": _weights(found.weights),
+        "choices": list(found.choices),
+        "agents": _agents(found.weights.explanation),
+    }
+
+
+def theory_account(predicted: PredictedGain, settings: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]:
+    """Everything ``kinfed theory --json`` prints."""
+    return {
+        **_run(settings, files, None),
+        "seed": settings["seed"],
+        "rule": predicted.rule,
+        "mean gain": predicted.mean_gain,
+        "interval": predicted.interval,
+        "level": predicted.level,
+        "folds": predicted.folds,
+        "agents": _agents(predicted.to_frame()),
+    }
+
+
+def theory_table(predicted: PredictedGain) -> None:
+    """Print the agents that would gain most and least."""
+    ranked = predicted.to_frame().sort_values("gain", ascending=False, kind="stable")
+    half = _SHOWN_AGENTS // 2
+    rows = ranked if len(ranked) <= _SHOWN_AGENTS else pandas.concat([ranked.head(half), ranked.tail(half)])
+    table = Table("agent", "points", "predicted gain", "standard error", "kin", "gain by the bracket (interval)")
+    for name, row in rows.iterrows():
+        table.add_row(
+            escape(str(name)),
+            f"{row.n:.0f}",
+            f"{min(row.gain, 1.0):+.0%}",
+            f"{row.standard_error:.0%}",
+            f"{row.kin:.0f}",
+            f"{row.bracket_gain:.0%} ({row.bracket_gain_low:.0%} to {row.bracket_gain_high:.0%})",
+        )
+    Console(soft_wrap=True).print(table)
+
+
+def _change(comparison: PairedComparison) -> str:
+    if comparison.metric == "accuracy":
+        return f"{100 * comparison.difference:+.1f} points"
+    as_share = not comparison.higher_is_better and np.isfinite(comparison.ratio)
+    return f"{comparison.ratio - 1:+.1%}" if as_share else f"{comparison.difference:+.4g}"
+
+
+def _run(settings: Mapping[str, Any], files: Sequence[Path], report: Path | None) -> dict[str, Any]:
+    return {
+        "command": typed_command(),
+        "version": kinfed.__version__,
+        "settings": settings,
+        "files": list(files),
+        "report": report,
+    }
+
+
+def _weights(weights: Weights) -> dict[str, Any]:
+    explained = weights.explanation
+    return {
+        "rule": weights.rule,
+        "agents": len(weights.names),
+        "median self weight": float(explained["self weight"].median()),
+        "median effective sample size": float(explained["effective sample size"].median()),
+    }
+
+
+def _agents(frame: pandas.DataFrame) -> list[dict[str, Any]]:
+    """A mapping for every row, the name first."""
+    return [{"agent": name, **row} for name, row in zip(frame.index, frame.to_dict("records"), strict=True)]  # type: ignore[dict-item]

@@ -9,22 +9,31 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pandas
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from kinfed.cli.options import KERNELS
-from kinfed.cli.sketch_comparison import pairwise, print_pairs
-from kinfed.cli.terminal import Json, made_folder, print_json, progress_bars, say
-from kinfed.columns import first_repeated, unknown
-from kinfed.data.numeric_batches import chosen_columns, numeric_batches
+from kinfed.cli.terminal import Json, made_folder, print_facts, print_json, print_table, progress_bars, say
+from kinfed.columns import unknown
+from kinfed.data.tables import chosen_columns, numeric_batches
+from kinfed.embedding import (
+    FEW_ROWS,
+    SAMPLINGS,
+    FourierFeatures,
+    Polynomial,
+    PolynomialFeatures,
+    Recipe,
+    Sketch,
+    common_recipe,
+    features_from_recipe,
+    load_sketch,
+    median_bandwidth,
+    squared_distances,
+)
+from kinfed.embedding import sketch as sketch_of
 from kinfed.errors import InputError, SketchError
-from kinfed.features import SAMPLINGS, FourierFeatures, PolynomialFeatures, Recipe, features_from_recipe
 from kinfed.files import write_whole
-from kinfed.kernels import Polynomial, median_bandwidth
-from kinfed.sketch import FEW_ROWS, Sketch, common_recipe, load_sketch
-from kinfed.sketch import sketch as sketch_of
+from kinfed.validation import Array, first_repeated
 
 app = typer.Typer(
     help="The one vector a site shares: make it, look at it, check it before it is sent.", no_args_is_help=True
@@ -35,6 +44,8 @@ Columns = Annotated[
     list[str] | None, typer.Option(help="Column to use, in the order all sites agreed on. May be given several times.")
 ]
 LeaveOut = Annotated[list[str] | None, typer.Option(help="Column not to use. May be given several times.")]
+_QUANTILE = 3.841459  # of chi squared with one degree of freedom, at 0.95
+
 SketchPath = Annotated[Path, typer.Argument(help="A sketch file.", show_default=False)]
 
 
@@ -106,9 +117,11 @@ def make(
     if json:
         print_json({**_facts(path, made), "columns": list(names), "warning": _warning(made)})
         return
-    say(f"{path}: {_contents(made)}, {path.stat().st_size} bytes, made of the columns {', '.join(names)}.")
-    say(_warning(made) or "No row is in it, but it tells about all of them; what, is on the page What leaves a site.")
-    say(shlex.join(["kinfed", "sketch", "check", str(path), "--recipe", str(recipe)]))
+    say(
+        f"{path}: {_contents(made)}, {path.stat().st_size} bytes, made of the columns {', '.join(names)}.",
+        _warning(made) or "No row is in it, but it tells about all of them; what, is on the page What leaves a site.",
+        shlex.join(["kinfed", "sketch", "check", str(path), "--recipe", str(recipe)]),
+    )
 
 
 @app.command()
@@ -118,13 +131,8 @@ def inspect(path: SketchPath, json: Json = False) -> None:
     if json:
         print_json(facts)
         return
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in {**facts, **facts["recipe"], "recipe": None}.items():
-        if value is not None:
-            table.add_row(name, escape(f"{value:.6g}" if isinstance(value, float) else str(value)))
-    Console().print(table)
+    known = {name: value for name, value in {**facts, **facts["recipe"], "recipe": None}.items() if value is not None}
+    print_facts({name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in known.items()})
 
 
 @app.command()
@@ -144,10 +152,12 @@ def check(
         )
     others = against or []
     common_recipe([found, *map(load_sketch, others)], [str(path), *map(str, others)])
-    fits = [str(one) for one in ([recipe] if recipe else []) + others]
-    sound = f"{path} is sound" + (f" and fits {', '.join(fits)}" if fits else "")
+    fits = ", ".join(map(str, ([recipe] if recipe else []) + others))
     few = ", and of so few rows it can be turned back into them" if found.n < FEW_ROWS else ""
-    say(f"{sound}: {_contents(found)} would leave with it, and nothing else{few}.")
+    say(
+        f"{path} is sound{f' and fits {fits}' if fits else ''}: {_contents(found)} would leave with it, and nothing "
+        f"else{few}."
+    )
 
 
 @app.command()
@@ -159,8 +169,7 @@ def compare(
     """How far sites are apart, beside what chance explains, and who is near enough to help whom."""
     if len(paths) < 2:
         raise InputError("one sketch has nothing to be compared with; give two or more")
-    repeated = first_repeated([str(path) for path in paths])
-    if repeated is not None:
+    if (repeated := first_repeated([str(path) for path in paths])) is not None:
         raise InputError(f"{repeated} is given twice; give every sketch once")
     stems = [path.stem for path in paths]
     names = stems if first_repeated(stems) is None else [str(path) for path in paths]
@@ -204,13 +213,11 @@ def _bandwidths(table: Path, names: tuple[str, ...]) -> list[float]:
 
 def _read_recipe(path: Path) -> Recipe:
     try:
-        text = path.read_text(encoding="utf-8")
+        found = Recipe.from_json(path.read_text(encoding="utf-8"))
+        features_from_recipe(found)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise InputError(f"the recipe {path} cannot be read ({reason}); make one with kinfed sketch recipe") from None
-    try:
-        found = Recipe.from_json(text)
-        features_from_recipe(found)
     except SketchError as error:
         raise SketchError(f"{path}: {error}") from None
     return found
@@ -250,3 +257,53 @@ def _in_words(made: Recipe) -> str:
     drawn = "the exact map" if made.sampling == "exact" else f"{made.sampling} draws with seed {made.seed}"
     parameters = ", ".join(f"{name} {value}" for name, value in made.parameters.items())
     return f"{made.kernel} kernel ({parameters}), {made.dim} columns, {made.n_features} features, {drawn}"
+
+
+def pairwise(sketches: list[Sketch], names: list[str]) -> pandas.DataFrame:
+    r"""Squared distances of mean embeddings from sketches alone, a row per target and other site.
+
+    With :math:`s_k = \mathrm{tr}\,\Sigma_k / n_k` two sites of one distribution have :math:`|\nu_t - \nu_k|^2` of mean
+    :math:`s_t + s_k`; the difference of the two is unbiased for the squared distance of what the sites are drawn from.
+    Site k is "near" t if that difference is at most :math:`s_t`, the squared error of being alone (the rule
+    similarity-test), and "apart" if :math:`|\nu_t - \nu_k|^2` is beyond the quantile :math:`(s_t + s_k) \chi^2_{1, 0.95}`.
+    Among covariances of one trace a single direction has the largest such quantile, so this is on the safe side whatever
+    the covariance, which sketches do not tell. In between, "unclear".
+    """
+    means: Array = np.array([one.mean for one in sketches])
+    centred = means - means.mean(axis=0)
+    apart = squared_distances(centred @ centred.T)
+    error = np.array([one.trace / one.n for one in sketches])
+    chance = error[:, None] + error
+    kinship = np.where(apart - chance <= error[:, None], "near", np.where(apart > _QUANTILE * chance, "apart", "unclear"))
+    target, other = np.nonzero(~np.eye(len(sketches), dtype=bool))
+    return pandas.DataFrame(
+        {
+            "site": [names[t] for t in target],
+            "other": [names[k] for k in other],
+            "squared mmd": apart[target, other],
+            "by chance": chance[target, other],
+            "difference": (apart - chance)[target, other],
+            "kinship": kinship[target, other],
+        }
+    )
+
+
+def print_pairs(pairs: pandas.DataFrame, names: list[str]) -> None:
+    """Each pair once if there are few sites, then for every site who is near, and who may be."""
+    if len(names) <= 8:
+        once = (
+            (row["site"], row["other"], *(f"{row[key]:.5f}" for key in ("squared mmd", "by chance", "difference")))
+            for row in pairs.to_dict("records")
+            if names.index(row["site"]) < names.index(row["other"])
+        )
+        print_table(("site", "other", "squared MMD", "by chance", "difference"), once)
+    for name in names:
+        rows = pairs[pairs["site"] == name].sort_values("difference", kind="stable")
+        near, unclear, apart = (
+            _listed(rows.loc[rows["kinship"] == kind, "other"].tolist()) for kind in ("near", "unclear", "apart")
+        )
+        say(f"{name}: near enough to help {near}; unclear {unclear}; farther apart than chance explains {apart}.")
+
+
+def _listed(names: list[str]) -> str:
+    return (", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")) or "nobody"

@@ -6,14 +6,16 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -24,6 +26,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 from kinfed.errors import InputError
 
@@ -36,14 +39,41 @@ Json = Annotated[
 ]
 
 
-def say(sentence: str) -> None:
-    """Print a sentence on standard output as it is: neither wrapped nor coloured."""
-    typer.echo(sentence)
+def say(*sentences: str) -> None:
+    """Print sentences on standard output as they are, a line each: neither wrapped nor coloured."""
+    typer.echo("\n".join(sentences))
 
 
 def print_json(content: Mapping[str, Any]) -> None:
     """Print one JSON document on standard output; numbers that are not finite become null, paths become text."""
     typer.echo(json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table with a line under its head."""
+    table = Table(*head, box=box.SIMPLE)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console().print(table)
+
+
+def print_facts(facts: Mapping[str, str]) -> None:
+    """Print names and what they stand for, a line each."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, escape(value))
+    Console().print(table)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Work that an interrupted run goes on with when it is started again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("start the same command again to go on") from None
 
 
 def typed_command() -> str:
@@ -116,10 +146,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
-    if isinstance(value, np.generic):
-        return _plain(value.item())
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from kinfed.data.archive import read_archive
-from kinfed.data.leaf import leaf_samples, leaf_users
+from kinfed.data.formats import leaf_samples, leaf_users, read_archive, visible
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
-from kinfed.validation import positive_integer, whole_number
+from kinfed.validation import Integers, positive_integer, whole_number
 
 PIXELS = 28 * 28
 CLASSES = 62
 FORMS = "an .npz archive, LEAF's .json files, or the .parquet or .arrow files of flwrlabs/femnist"
 
 Choose = Callable[[Collection[str]], Collection[str]]
-Images = tuple[str, NDArray[np.float32], NDArray[np.int64]]
+Images = tuple[str, NDArray[np.float32], Integers]
 """A writer's name, pixels (n, 784) in [0, 1] and labels (n,)."""
 
 
@@ -33,7 +33,7 @@ def read_femnist(path: str | os.PathLike[str], *, writers: int | None = 192, see
     ================================================  =================================================================
     what `path` is                                    where it comes from
     ================================================  =================================================================
-    an .npz archive                                   ``X`` (n, 784), ``y`` and ``agent``: see `kinfed.data.archive`
+    an .npz archive                                   ``X`` (n, 784), ``y`` and ``agent``: see `kinfed.data.formats`
     LEAF JSON: a .json file, or a folder of them      LEAF's ``preprocess.sh -s niid --sf 1.0 -k 0 -t sample``
     a .parquet or .arrow file, or a folder with such  the data set flwrlabs/femnist on the Hugging Face hub, also saved
     in it or in folders below                         with ``save_to_disk``, whole or one folder per partition
@@ -67,14 +67,14 @@ def read_femnist(path: str | os.PathLike[str], *, writers: int | None = 192, see
     Only the writers drawn are decoded. All 3,597 of them, some 814,000 images, take 2.6 GB.
     """
     source = Path(path).expanduser()
-    count = None if writers is None else positive_integer(writers, "writers")
-    choose = partial(_drawn, count=count, seed=whole_number(seed, "seed"))
+    choose = partial(
+        _drawn,
+        count=None if writers is None else positive_integer(writers, "writers"),
+        seed=whole_number(seed, "seed"),
+    )
     if not source.exists():
         raise InputError(f"{source} does not exist; give the path of a file or folder")
-    agents = []
-    for name, X, y in _images(source, choose):
-        first = _first_copies(X, y)
-        agents.append(Agent(name, X[first], y[first]))
+    agents = [_without_copies(*images) for images in _images(source, choose)]
     _check_background(source, agents)
     agents.sort(key=lambda agent: agent.name)
     return Federation(tuple(agents), tuple(f"x{j}" for j in range(PIXELS)), target="y")
@@ -103,10 +103,7 @@ def _images(source: Path, choose: Choose) -> Iterator[Images]:
 
 def _from_folder(folder: Path, choose: Choose) -> Iterator[Images]:
     descriptions = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
-    try:
-        files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith((".", "_")))
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read ({error.strerror or error})") from None
+    files = [path for path in visible(folder) if path.is_file()]
     archives = [path for path in files if path.suffix.lower() == ".npz"]
     leaf = [path for path in files if path.suffix.lower() == ".json" and path.name not in descriptions]
     if archives:
@@ -121,8 +118,8 @@ def _from_archive(path: Path, choose: Choose) -> Iterator[Images]:
     for agent in federation:
         if agent.y is None:
             raise InputError(f"{path} has no array y; FEMNIST needs the label of every image")
-        pixels = _pixels(f"{path}: writer {agent.name}", agent.X, white)
-        yield agent.name, pixels, _labels(f"{path}: writer {agent.name}", agent.y)
+        where = f"{path}: writer {agent.name}"
+        yield agent.name, _pixels(where, agent.X, white), _labels(where, agent.y)
 
 
 def _from_leaf(source: Path, paths: Sequence[Path], choose: Choose) -> Iterator[Images]:
@@ -148,28 +145,23 @@ def _pixels(where: str, X: Any, white: int) -> NDArray[np.float32]:
     if X.shape[1] != PIXELS:
         raise InputError(f"{where}: an image has {X.shape[1]} values; FEMNIST has 28 x 28 = {PIXELS} pixels")
     values = np.asarray(X, dtype=np.float32)
-    outside = np.flatnonzero(~((values >= 0) & (values <= white)).all(axis=1))
-    if outside.size:
+    if (outside := np.flatnonzero(~((values >= 0) & (values <= white)).all(axis=1))).size:
         raise InputError(f"{where}, row {outside[0]}: a pixel is not between 0 and {white}; FEMNIST has grey values")
     return values if white == 1 else np.divide(values, white, dtype=np.float32)
 
 
-def _labels(where: str, y: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
+def _labels(where: str, y: Sequence[Any] | NDArray[Any]) -> Integers:
     for row, label in enumerate(y):
         if not isinstance(label, Real) or label not in range(CLASSES):
             raise InputError(f"{where}, row {row}: y is {label!s}; labels go from 0 to {CLASSES - 1}")
     return np.array(y, dtype=np.int64)
 
 
-def _first_copies(X: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which rows differ from every earlier row in their pixels or in their label."""
-    seen: set[tuple[int, bytes]] = set()
-    first = np.zeros(len(y), dtype=bool)
-    for row, (pixels, label) in enumerate(zip(X, y.tolist(), strict=True)):
-        key = (label, pixels.tobytes())
-        first[row] = key not in seen
-        seen.add(key)
-    return first
+def _without_copies(name: str, X: NDArray[np.float32], y: Integers) -> Agent:
+    """The rows of a writer that differ from every earlier row in their pixels or in their label."""
+    keys = [(label, pixels.tobytes()) for pixels, label in zip(X, y.tolist(), strict=True)]
+    first = ~pd.Series(keys, dtype=object).duplicated().to_numpy()
+    return Agent(name, X[first], y[first])
 
 
 def _check_background(source: Path, agents: Sequence[Agent]) -> None:

@@ -11,12 +11,18 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kinfed.data.laws import CovariateShift, GaussianLinear, Generated, LabelShift, Law, draw_federation
+from kinfed.data.distributions import (
+    CovariateShift,
+    Distribution,
+    GaussianLinear,
+    LabelShift,
+    SyntheticFederation,
+    draw_federation,
+)
 from kinfed.errors import InputError
 from kinfed.splitting import derived_seed
-from kinfed.validation import nonnegative, one_of, positive, positive_integer
+from kinfed.validation import Array, Integers, nonnegative, one_of, positive, positive_integer
 
 Sizes = int | tuple[int, int]
 """Points per agent: a number, or (low, high) for unequal sizes, log-uniform between the two."""
@@ -31,7 +37,7 @@ def concept_shift(
     spread: float = 0.1,
     groups: int = 2,
     seed: int = 0,
-) -> Generated:
+) -> SyntheticFederation:
     r"""Linear regressions that differ in their coefficients, the paper's first experiment.
 
     .. math::
@@ -64,7 +70,9 @@ def concept_shift(
     (3, [100, 100, 100, 100])
     """
     B, d = positive_integer(n_agents, "n_agents"), positive_integer(dim, "dim")
-    sigma2 = _share(spread, "spread")
+    sigma2 = nonnegative(spread, "spread")
+    if sigma2 > 1:
+        raise InputError(f"spread must be between 0 and 1, got {sigma2:g}")
     n_groups = positive_integer(groups, "groups")
     rng = np.random.default_rng(derived_seed(seed, "law"))
     group = rng.integers(n_groups, size=B)
@@ -72,8 +80,7 @@ def concept_shift(
     if n_groups == 2:
         centres = np.concatenate([-centres, centres])
     beta = np.sqrt(1 - sigma2) * centres[group] + np.sqrt(sigma2) * rng.standard_normal((B, d))
-    law = GaussianLinear(np.ones((B, d)), beta, nonnegative(noise_variance, "noise_variance"))
-    return _generated(law, n, group, seed)
+    return _generated(GaussianLinear(np.ones((B, d)), beta, nonnegative(noise_variance, "noise_variance")), n, group, seed)
 
 
 def covariate_shift(
@@ -89,7 +96,7 @@ def covariate_shift(
     half_width: float = 6.0,
     noise_variance: float = 0.04,
     seed: int = 0,
-) -> Generated:
+) -> SyntheticFederation:
     r"""One regression function seen at three places, the paper's second experiment.
 
     .. math::
@@ -129,10 +136,8 @@ def covariate_shift(
     rng = np.random.default_rng(derived_seed(seed, "law"))
     offset = np.array([0.0, _finite(centre, "centre"), 0.0])[group, None]
     mu = offset + np.sqrt(variances)[group, None] * rng.standard_normal((len(group), d))
-    law = CovariateShift(
-        mu, deviations[group], group == 2, positive(half_width, "half_width"), nonnegative(noise_variance, "noise_variance")
-    )
-    return _generated(law, n, group, seed)
+    width, noise = positive(half_width, "half_width"), nonnegative(noise_variance, "noise_variance")
+    return _generated(CovariateShift(mu, deviations[group], group == 2, width, noise), n, group, seed)
 
 
 def label_shift(
@@ -145,7 +150,7 @@ def label_shift(
     concentration: float = 0.5,
     groups: int | None = None,
     seed: int = 0,
-) -> Generated:
+) -> SyntheticFederation:
     r"""Classes that look alike everywhere and occur with different frequencies.
 
     .. math::
@@ -187,7 +192,7 @@ def feature_rotation(
     groups: int = 4,
     noise_variance: float = 1.0,
     seed: int = 0,
-) -> Generated:
+) -> SyntheticFederation:
     r"""One linear regression whose features each group sees rotated, like pictures taken at an angle.
 
     Group g = 0, 1, ... observes :math:`X = R_g Z` with :math:`Z \sim N(\mathbf 1, I_d)` and
@@ -207,10 +212,9 @@ def feature_rotation(
     n_groups = positive_integer(groups, "groups")
     rng = np.random.default_rng(derived_seed(seed, "law"))
     group = _balanced(B, n_groups, rng)
-    beta = rng.standard_normal(d)
     turns = np.stack([_rotation(d, 2 * np.pi * g / n_groups) for g in range(n_groups)])
-    law = GaussianLinear((turns @ np.ones(d))[group], (turns @ beta)[group], nonnegative(noise_variance, "noise_variance"))
-    return _generated(law, n, group, seed)
+    mean, beta = (turns @ np.ones(d))[group], (turns @ rng.standard_normal(d))[group]
+    return _generated(GaussianLinear(mean, beta, nonnegative(noise_variance, "noise_variance")), n, group, seed)
 
 
 def no_structure(
@@ -221,7 +225,7 @@ def no_structure(
     agents: str = "same",
     noise_variance: float = 2.0,
     seed: int = 0,
-) -> Generated:
+) -> SyntheticFederation:
     r"""Linear regressions without groups to find: all agents the same, or all unrelated.
 
     The two ends of `concept_shift`: with "same" every agent has one :math:`\beta \sim N(0, I_d)`, and pooling is best; with
@@ -234,22 +238,20 @@ def no_structure(
     agents : {"same", "unrelated"}
     """
     B, d = positive_integer(n_agents, "n_agents"), positive_integer(dim, "dim")
-    kind = one_of(agents, ("same", "unrelated"), "agents")
+    same = one_of(agents, ("same", "unrelated"), "agents") == "same"
     rng = np.random.default_rng(derived_seed(seed, "law"))
-    group = np.zeros(B, dtype=np.int64) if kind == "same" else np.arange(B)
+    group = np.zeros(B, dtype=np.int64) if same else np.arange(B)
     beta = rng.standard_normal((int(group.max()) + 1, d))[group]
-    law = GaussianLinear(np.ones((B, d)), beta, nonnegative(noise_variance, "noise_variance"))
-    return _generated(law, n, group, seed)
+    return _generated(GaussianLinear(np.ones((B, d)), beta, nonnegative(noise_variance, "noise_variance")), n, group, seed)
 
 
-def _generated(law: Law, n: Sizes, group: NDArray[np.int64] | None, seed: int) -> Generated:
-    B = law.shape[0]
+def _generated(distribution: Distribution, n: Sizes, group: Integers | None, seed: int) -> SyntheticFederation:
     groups = None if group is None else tuple(group.tolist())
-    train = draw_federation(law, _sizes(n, B, seed), groups, seed, "train")
-    return Generated(train, law, seed)
+    train = draw_federation(distribution, _sizes(n, distribution.shape[0], seed), groups, seed, "train")
+    return SyntheticFederation(train, distribution, seed)
 
 
-def _sizes(n: Any, n_agents: int, seed: int) -> NDArray[np.int64]:
+def _sizes(n: Any, n_agents: int, seed: int) -> Integers:
     if not isinstance(n, tuple | list):
         return np.full(n_agents, positive_integer(n, "n"))
     if len(n) != 2:
@@ -257,28 +259,20 @@ def _sizes(n: Any, n_agents: int, seed: int) -> NDArray[np.int64]:
     low, high = positive_integer(n[0], "the lower end of n"), positive_integer(n[1], "the upper end of n")
     if low > high:
         raise InputError(f"n is a pair (low, high), but {low} is above {high}")
-    rng = np.random.default_rng(derived_seed(seed, "sizes"))
-    drawn = np.exp(rng.uniform(np.log(low), np.log(high), n_agents))
-    return np.clip(np.rint(drawn), low, high).astype(np.int64)
+    logs = np.random.default_rng(derived_seed(seed, "sizes")).uniform(np.log(low), np.log(high), n_agents)
+    return np.clip(np.rint(np.exp(logs)), low, high).astype(np.int64)
 
 
-def _balanced(n_agents: int, groups: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _balanced(n_agents: int, groups: int, rng: np.random.Generator) -> Integers:
     """Groups of nearly equal size, in random order."""
     return rng.permutation(np.arange(n_agents) % positive_integer(groups, "groups"))
 
 
-def _rotation(dim: int, angle: float) -> NDArray[np.float64]:
+def _rotation(dim: int, angle: float) -> Array:
     turn = np.eye(dim)
     for j in range(0, dim - 1, 2):
         turn[j : j + 2, j : j + 2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
     return turn
-
-
-def _share(value: Any, name: str) -> float:
-    number = nonnegative(value, name)
-    if number > 1:
-        raise InputError(f"{name} must be between 0 and 1, got {number:g}")
-    return number
 
 
 def _finite(value: Any, name: str) -> float:

@@ -10,13 +10,17 @@ import io
 import json
 import string
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kinfed.data.formats import visible
+from kinfed.data.tables import first_sentence
 from kinfed.errors import InputError, MissingExtraError
+from kinfed.validation import Integers
 
 try:
     import pyarrow as pa
@@ -44,32 +48,29 @@ _GREY_MODES = ("1", "L", "P", "RGB")  # what an 8-bit grey image may be stored a
 def table_files(folder: Path) -> list[Path]:
     """The tables of a folder and of those below it, without what `datasets` keeps beside a data set it has saved."""
     if (folder / "dataset_dict.json").is_file():
-        splits = [str(split) for split in _json_entry(folder / "dataset_dict.json", "splits", list)]
+        splits = [str(split) for split in _json_list(folder / "dataset_dict.json", "splits")]
         if len(splits) != 1:
             raise InputError(f"{folder} holds the splits {', '.join(splits) or 'none'}; give the folder of one of them")
         return table_files(folder / splits[0])
     if (folder / "state.json").is_file():
-        entries = _json_entry(folder / "state.json", "_data_files", list)
+        entries = _json_list(folder / "state.json", "_data_files")
         return [folder / str(entry["filename"]) for entry in entries if isinstance(entry, dict) and "filename" in entry]
-    try:
-        visible = sorted(path for path in folder.iterdir() if not path.name.startswith((".", "_", "cache-")))
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read ({error.strerror or error})") from None
-    found = [path for path in visible if path.suffix.lower() in TABLE_SUFFIXES and path.is_file()]
-    for path in visible:
-        if path.is_dir() and not path.is_symlink():
-            found += table_files(path)
-    return found
+    inside = visible(folder, "cache-")
+    below = [path for path in inside if path.is_dir() and not path.is_symlink()]
+    found = [path for path in inside if path.suffix.lower() in TABLE_SUFFIXES and path.is_file()]
+    return [*found, *(path for one in below for path in table_files(one))]
 
 
 def read_image_tables(
     source: Path, paths: Sequence[Path], choose: Callable[[Collection[str]], Collection[str]]
-) -> Iterator[tuple[str, NDArray[np.uint8], NDArray[np.int64]]]:
+) -> Iterator[tuple[str, NDArray[np.uint8], Integers]]:
     """Name, images (n, 784) and labels of every writer that `choose` takes; the others' images are never decoded."""
-    names: set[str] = set()
-    for path in paths:
-        for first, batch in _batches(path, COLUMNS[1:2]):
-            names.update(_names(path, first, batch.column(0)))
+    names = {
+        name
+        for path in paths
+        for first, batch in _batches(path, COLUMNS[1:2])
+        for name in _names(path, first, batch.column(0))
+    }
     if not names:
         raise InputError(f"{source} holds no images; give the tables with the data")
     chosen = set(choose(names))
@@ -114,8 +115,9 @@ def _batches(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, pa.Recor
         raise
     except Exception as error:  # a damaged file can raise anything
         kind = "a Parquet file" if path.suffix.lower() == ".parquet" else "an Arrow stream"
-        sentence = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InputError(f"{path} is not {kind} or is damaged ({sentence}); download or save it again") from None
+        raise InputError(
+            f"{path} is not {kind} or is damaged ({first_sentence(error)}); download or save it again"
+        ) from None
 
 
 def _check_columns(path: Path, schema: pa.Schema) -> None:
@@ -191,11 +193,8 @@ def _decoded(place: str, encoded: bytes | None) -> NDArray[np.uint8]:
     raise InputError(f"{place}: the image has mode {mode}; FEMNIST has 8-bit grey images")
 
 
-def _json_entry(path: Path, key: str, kind: type) -> Any:
-    try:
-        entry = json.loads(path.read_text(encoding="utf-8"))[key]
-    except (ValueError, KeyError, TypeError, OSError):
-        entry = None
-    if not isinstance(entry, kind):
-        raise InputError(f"{path} has no {kind.__name__} {key!r}, so the data set is damaged; save it again")
-    return entry
+def _json_list(path: Path, key: str) -> list[Any]:
+    with suppress(ValueError, KeyError, TypeError, OSError):
+        if isinstance(entry := json.loads(path.read_text(encoding="utf-8"))[key], list):
+            return entry
+    raise InputError(f"{path} has no list {key!r}, so the data set is damaged; save it again")

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from kinfed.columns import column_kind, unknown
-from kinfed.data.rules import (
+from kinfed.data.column_encoders import (
     MOST_CATEGORIES,
     CategoryRule,
     NumericRule,
@@ -23,7 +23,7 @@ from kinfed.data.rules import (
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 from kinfed.parallel import map_on_cores
-from kinfed.validation import positive_integer
+from kinfed.validation import Array, positive_integer
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,9 @@ class Preparation:
         )
         # Nothing leaves this place, so all values may be counted, and a mistyped one can be named.
         answers = map_on_cores(lambda agent: summarise(agent, train.columns, categorical, most_categories=None), train)
-        by_name = dict(zip(train.names, answers, strict=True))
-        return cls.from_summaries(train.columns, by_name, standardise, most_categories=most_categories)
+        return cls.from_summaries(
+            train.columns, dict(zip(train.names, answers, strict=True)), standardise, most_categories=most_categories
+        )
 
     @classmethod
     def from_summaries(
@@ -113,21 +114,16 @@ class Preparation:
         total = sum(answers.values())
         if not isinstance(total, TableSummary):
             raise InputError("there are no agents to prepare by; give the answer of at least one")
-        rules: list[NumericRule | CategoryRule] = []
-        left_out: dict[str, str] = {}
-        for j, column in enumerate(columns):
-            rule = fit_rule(j, column, total, answers, most)
-            if isinstance(rule, str):
-                left_out[column] = rule
-            else:
-                rules.append(rule)
+        fitted = {column: fit_rule(j, column, total, answers, most) for j, column in enumerate(columns)}
+        rules = tuple(rule for rule in fitted.values() if not isinstance(rule, str))
+        left_out = {column: reason for column, reason in fitted.items() if isinstance(reason, str)}
         if not rules:
             reasons = ", ".join(f"{column} ({reason})" for column, reason in left_out.items())
             raise InputError(f"no column is left to learn from: {reasons}; give columns that vary in the training data")
         made = _distinct(name for rule in rules for name in rule.outputs)
         mean = tuple(value for rule in rules for value in rule.means) if standardise else (0.0,) * len(made)
         scale = tuple(value for rule in rules for value in rule.scales) if standardise else (1.0,) * len(made)
-        return cls(tuple(columns), tuple(rules), left_out, made, mean, scale, bool(standardise))
+        return cls(tuple(columns), rules, left_out, made, mean, scale, bool(standardise))
 
     def transform(self, federation: Federation) -> Federation:
         """The federation with the rules applied: float64 arrays without missing values; y and groups stay."""
@@ -141,6 +137,17 @@ class Preparation:
         encoded = map_on_cores(lambda agent: self._encode(agent, position), federation)
         agents = tuple(replace(agent, X=X) for agent, X in zip(federation, encoded, strict=True))
         return replace(federation, agents=agents, columns=self.columns)
+
+    def rows(self, name: str, X: ArrayLike, y: ArrayLike | None = None) -> Agent:
+        """Raw rows of one agent, in the columns of the training data, as an agent ready for a model."""
+        table: Any = X if hasattr(X, "columns") else np.asarray(X)
+        if table.ndim != 2 or table.shape[1] != len(self.source):
+            raise InputError(
+                f"agent {name}: rows of the {len(self.source)} columns {', '.join(self.source[:5])}"
+                f"{', ...' if len(self.source) > 5 else ''} are expected, got an array of shape {table.shape}"
+            )
+        columns = None if hasattr(X, "columns") else self.source
+        return self.transform(Federation.from_arrays(table, y, [name] * len(table), columns=columns))[0]
 
     def describe(self) -> list[str]:
         """One sentence for each thing done, in the order of the columns."""
@@ -158,42 +165,34 @@ class Preparation:
             sentences.append("all columns standardised to mean 0 and variance 1 over the training values of all agents")
         return sentences
 
-    def _encode(self, agent: Agent, position: Mapping[str, int]) -> NDArray[np.float64]:
+    def _encode(self, agent: Agent, position: Mapping[str, int]) -> Array:
         encoded = np.empty((len(agent), len(self.columns)))
-        numeric: list[NumericRule] = []
-        places: list[int] = []
-        start = 0
-        for rule in self.rules:
-            end = start + len(rule.outputs)
+        starts = np.cumsum([0, *(len(rule.outputs) for rule in self.rules)]).tolist()
+        for start, rule in zip(starts, self.rules, strict=False):
             if isinstance(rule, CategoryRule):
-                encoded[:, start:end] = rule.encode(column_of(agent.X, position[rule.column]))
-            else:
-                numeric.append(rule)
-                places.append(start)
-            start = end
-        names = [rule.column for rule in numeric]
-        values = _numeric_values(agent.X, [position[name] for name in names], names, agent.name)
-        encoded[:, places] = np.where(np.isnan(values), [rule.mean for rule in numeric], values)
+                encoded[:, start : start + len(rule.counts)] = rule.encode(column_of(agent.X, position[rule.column]))
+        numeric = {start: rule for start, rule in zip(starts, self.rules, strict=False) if isinstance(rule, NumericRule)}
+        values = _numeric_values(agent, {rule.column: position[rule.column] for rule in numeric.values()})
+        encoded[:, list(numeric)] = np.where(np.isnan(values), [rule.mean for rule in numeric.values()], values)
         encoded -= self.mean
         encoded /= self.scale
         return encoded
 
 
-def _numeric_values(X: Any, positions: Sequence[int], columns: Sequence[str], agent: str) -> NDArray[np.float64]:
-    """The columns of X at these positions, as floats with NaN for missing; text among them is refused."""
-    if isinstance(X, np.ndarray):
-        return X[:, positions].astype(np.float64)
-    numbers = np.empty((len(X), len(positions)))
-    for k, (j, column) in enumerate(zip(positions, columns, strict=True)):
-        values = column_of(X, j)
+def _numeric_values(agent: Agent, position: Mapping[str, int]) -> Array:
+    """The columns at these positions, as floats with NaN for missing; text among them is refused."""
+    if isinstance(agent.X, np.ndarray):
+        return agent.X[:, list(position.values())].astype(np.float64)
+    numbers = np.empty((len(agent), len(position)))
+    for k, (column, j) in enumerate(position.items()):
+        values = column_of(agent.X, j)
         if column_kind(values) not in ("numeric", "boolean"):
-            text = values.dropna()
-            if len(text):
+            if len(text := values.dropna()):
                 raise InputError(
-                    f"agent {agent}: column {column} holds {str(text.iloc[0])!r}, but it is numeric in the training data; "
-                    "correct it or leave it empty"
+                    f"agent {agent.name}: column {column} holds {str(text.iloc[0])!r}, but it is numeric in the training "
+                    "data; correct it or leave it empty"
                 )
-            values = pd.Series(np.full(len(X), np.nan))
+            values = pd.Series(np.full(len(agent), np.nan))
         numbers[:, k] = values.to_numpy(dtype=np.float64, na_value=np.nan)
     return numbers
 

@@ -17,7 +17,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kinfed.errors import InputError
 from kinfed.federation import Federation
+from kinfed.validation import Array, Integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +42,9 @@ class ColumnSums:
         Their sum of squared deviations from that mean.
     """
 
-    count: NDArray[np.int64]
-    mean: NDArray[np.float64]
-    squares: NDArray[np.float64]
+    count: Integers
+    mean: Array
+    squares: Array
 
     def __add__(self, other: ColumnSums) -> ColumnSums:
         if not isinstance(other, ColumnSums):
@@ -62,7 +62,7 @@ class ColumnSums:
         return self if other == 0 else NotImplemented  # sum() starts from 0
 
     @property
-    def variance(self) -> NDArray[np.float64]:
+    def variance(self) -> Array:
         """Variance of every column, with divisor n; 0 for a column without values."""
         return self.squares / np.maximum(self.count, 1)
 
@@ -72,7 +72,7 @@ class ColumnSums:
         return np.sqrt(self.variance) <= 8 * np.finfo(np.float64).eps * np.abs(self.mean)
 
     @cached_property
-    def scale(self) -> NDArray[np.float64]:
+    def scale(self) -> Array:
         """Standard deviation of every column; 1 where it is constant, so that dividing by it does no harm."""
         return np.where(self.is_constant, 1.0, np.sqrt(self.variance))
 
@@ -117,8 +117,8 @@ class Standardisation:
     (True, True)
     """
 
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
+    mean: Array
+    scale: Array
 
     @classmethod
     def from_sums(cls, sums: ColumnSums | int) -> Standardisation:
@@ -130,31 +130,27 @@ class Standardisation:
     @classmethod
     def of_features(cls, federation: Federation) -> Standardisation:
         """From the features of a numeric federation, NaN left out."""
-        return cls.from_sums(_total(agent.X for agent in federation))
+        return cls.from_sums(sum(column_sums(agent.X) for agent in federation))
 
     @classmethod
     def of_target(cls, federation: Federation) -> Standardisation:
         """From the target y of a regression."""
         if not federation.has_target or any(agent.y is None or agent.y.dtype.kind not in "fiu" for agent in federation):
             raise InputError("the federation has no numeric target to standardise")
-        return cls.from_sums(_total(agent.y for agent in federation if agent.y is not None))
+        return cls.from_sums(sum(column_sums(agent.y) for agent in federation if agent.y is not None))
 
-    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+    def transform(self, X: ArrayLike) -> Array:
         """Standardised values, of the same shape: a vector counts as one column."""
         values = np.asarray(X, dtype=np.float64)
         return (values - self._like(values, self.mean)) / self._like(values, self.scale)
 
-    def inverse(self, X: ArrayLike) -> NDArray[np.float64]:
+    def inverse(self, X: ArrayLike) -> Array:
         """Values on the original scale, of the same shape."""
         values = np.asarray(X, dtype=np.float64)
         return values * self._like(values, self.scale) + self._like(values, self.mean)
 
-    def _like(self, values: NDArray[np.float64], parameter: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _like(self, values: Array, parameter: Array) -> Array:
         d = 1 if values.ndim == 1 else values.shape[-1]
         if d != len(parameter):
             raise InputError(f"the standardisation is for {len(parameter)} columns, but the values have {d}")
         return parameter
-
-
-def _total(parts: Iterable[ArrayLike]) -> ColumnSums | int:
-    return sum(column_sums(part) for part in parts)

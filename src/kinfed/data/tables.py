@@ -1,4 +1,7 @@
-"""Tables in files: one CSV, TSV or Parquet file with an agent column, or a folder of one file per agent."""
+"""Tables in files: one CSV, TSV or Parquet file with an agent column, or a folder of one file per agent.
+
+A site that sketches a file larger than its memory reads columns of numbers of it piece by piece: `numeric_batches`.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,25 @@ import csv
 import gzip
 import warnings
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from kinfed.columns import agent_labels, column_kind, first_repeated, unknown
-from kinfed.errors import InputError, MissingExtraError
+from kinfed.columns import agent_labels, column_kind, unknown
+from kinfed.errors import InputError, MissingExtraError, naming
 from kinfed.federation import Federation, assemble
+from kinfed.progress import Progress
+from kinfed.validation import Array, first_repeated
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-NaN", "-nan", "<NA>", "NULL", "null", "None", "?")
 """What stands for a missing value in a text file, in every column but the agent's."""
+_ROWS = 50_000  # of a piece
 
 
 def suffix_of(path: Path) -> str:
@@ -45,14 +52,12 @@ def read_folder(
 ) -> Federation:
     """Federation of several files: one agent each, named after its file, or rows by the column `agent` if that is given."""
     stems = [_stem(path) for path in paths]
-    repeated = first_repeated(stems)
-    if agent is None and repeated is not None:
+    if agent is None and (repeated := first_repeated(stems)) is not None:
         twice = [path.name for path, stem in zip(paths, stems, strict=True) if stem == repeated]
         raise InputError(f"{folder}: {twice[0]} and {twice[1]} are both agent {repeated!r}; keep one of them")
     frames = {path: read_table(path, agent) for path in paths}
     _check_same_columns(frames, target)
-    disagreeing = _numbers_here_text_there(frames)
-    if disagreeing:
+    if disagreeing := _numbers_here_text_there(frames):
         # A column that is text at one agent is text for all; reading it so keeps 007 from turning into 7.
         frames = {path: read_table(path, agent, disagreeing) for path in paths}
     return _federation(folder, frames, target, agent, leave_out)
@@ -79,11 +84,10 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 
 def _read_text(path: Path, agent: str | None, as_text: Sequence[str]) -> pd.DataFrame:
-    try:
+    with readable(path):
         header, separator = table_header(path)
         names = [name or f"column {j}" for j, name in enumerate(header)]
-        repeated = first_repeated(names)
-        if repeated is not None:
+        if (repeated := first_repeated(names)) is not None:
             raise InputError(f"{path}: two columns are named {repeated!r}; rename one of them")
         with warnings.catch_warnings():
             # pandas only warns where a line has more cells than the header, and drops the rest.
@@ -101,14 +105,6 @@ def _read_text(path: Path, agent: str | None, as_text: Sequence[str]) -> pd.Data
                 low_memory=False,
                 encoding="utf-8-sig",
             )
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text; save it again with that encoding") from None
-    except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error) as error:
-        raise InputError(
-            f"{path} is not a regular table ({first_sentence(error)}); give every line the same cells"
-        ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read ({first_sentence(error)})") from None
     if separator == ";":  # the cells are separated so because commas are decimal
         frame = frame.assign(**{name: _decimal_commas(frame[name]) for name in names if name not in (agent, *as_text)})
     # An unnamed first column holds the row names that pandas and R write: no property of the rows.
@@ -121,6 +117,21 @@ def _decimal_commas(values: pd.Series[Any]) -> pd.Series[Any]:
     if column_kind(values) != "text" or not texts.str.fullmatch(r"\s*[-+]?\d+(,\d+)?\s*").all():
         return values
     return pd.to_numeric(texts.str.replace(",", ".")).reindex(values.index)
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what can go wrong while a text file is read into an `InputError` that names it."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text; save it again with that encoding") from None
+    except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError, csv.Error) as error:
+        raise InputError(
+            f"{path} is not a regular table ({first_sentence(error)}); give every line the same cells"
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read ({first_sentence(error)})") from None
 
 
 def table_header(path: Path) -> tuple[list[str], str]:
@@ -143,8 +154,11 @@ def _federation(
     columns = list(tables[0].columns)
     for column in (agent, target, *leave_out):
         if column is not None and column not in columns:
-            hint = " (every file is an agent here: leave out agent=...)" if column == agent and len(paths) > 1 else ""
-            raise InputError(f"{source}: {unknown('column', column, columns)}{hint or _header_hint(columns)}")
+            numbers = pd.to_numeric(pd.Series(columns, dtype=object), errors="coerce").notna().all()
+            hint = " (the first line holds only numbers: does the file lack its header?)" if numbers else ""
+            if column == agent and len(paths) > 1:
+                hint = " (every file is an agent here: leave out agent=...)"
+            raise InputError(f"{source}: {unknown('column', column, columns)}{hint}")
     if agent is not None and agent == target:
         raise InputError(f"{source}: column {agent!r} cannot be both the agent and the target")
     sizes = [len(table) for table in tables]
@@ -156,15 +170,13 @@ def _federation(
         within = f"row {row - starts[file]}"
         return f"{paths[file].name}, {within}" if len(paths) > 1 or agent is None else f"agent {labels[row]}, {within}"
 
-    try:
+    with naming(source):
         labels = np.repeat([_stem(path) for path in paths], sizes) if agent is None else agent_labels(frame[agent])
         y = None if target is None else frame[target]
         if y is not None and column_kind(y) in ("text", "mixed") and not isinstance(y.dtype, pd.CategoricalDtype):
             _refuse_mixture(y, place)
-        used = {column for column in (agent, target, *leave_out) if column is not None}
-        return assemble(frame.drop(columns=list(used)), y, labels, place, target=target)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None
+        kept = [column for column in columns if column not in (agent, target, *leave_out)]
+        return assemble(frame[kept], y, labels, place, target=target)
 
 
 def _check_same_columns(frames: Mapping[Path, pd.DataFrame], target: str | None) -> None:
@@ -214,21 +226,110 @@ def _refuse_mixture(y: pd.Series[Any], place: Any) -> None:
         )
 
 
-def _header_hint(columns: Sequence[str]) -> str:
-    numbers = pd.to_numeric(pd.Series(columns, dtype=object), errors="coerce").notna().all()
-    return " (the first line holds only numbers: does the file lack its header?)" if numbers else ""
-
-
 def _stem(path: Path) -> str:
     """The agent that a file is named after."""
     try:
         path.name.encode()
     except UnicodeEncodeError:
-        shown = path.name.encode(errors="backslashreplace").decode()
-        raise InputError(f"the name of the file {shown} is not UTF-8 text; rename it, as its agent is named so") from None
+        raise InputError(
+            f"the name of the file {path.name.encode(errors='backslashreplace').decode()} is not UTF-8 text; rename it, as "
+            "its agent is named so"
+        ) from None
     return path.name[: -len(suffix_of(path))]
 
 
 def first_sentence(error: BaseException) -> str:
     """The first line of an error from elsewhere, to stand inside a sentence."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def chosen_columns(path: Path, columns: Sequence[str] = (), leave_out: Sequence[str] = ()) -> tuple[str, ...]:
+    """The columns to use: those named, in that order, or all of the table but those left out."""
+    present = _columns(path)
+    for name in (*columns, *leave_out):
+        if name not in present:
+            raise InputError(f"{path}: {unknown('column', name, present)}")
+    kept = tuple(name for name in columns or present if name not in leave_out)
+    if not kept:
+        raise InputError(f"{path}: every column is left out; keep at least one")
+    return kept
+
+
+def numeric_batches(
+    path: Path, columns: Sequence[str], *, rows: int = _ROWS, progress: Progress | None = None
+) -> Iterator[Array]:
+    """Yield arrays (at most `rows`, number of columns) of the table in `path`, in its order.
+
+    Raises
+    ------
+    InputError
+        At text or a missing value, naming the file, the column and the row. Rows count from 0.
+    """
+    start = 0
+    for piece in _pieces(path, rows, progress):
+        yield np.column_stack([_numbers(path, piece[name], start) for name in columns])
+        start += len(piece)
+    if not start:
+        raise InputError(f"{path} has no rows; there is nothing to sketch")
+
+
+def _columns(path: Path) -> list[str]:
+    if not path.is_file():
+        raise InputError(f"{path} does not exist or is not a file; give the path of a table")
+    if suffix_of(path) not in TABLE_SUFFIXES:
+        raise InputError(f"{path} is not a table; give one of {', '.join(TABLE_SUFFIXES)}")
+    if suffix_of(path) == ".parquet":
+        return list(read_table(path).columns)
+    with readable(path):
+        header, _ = table_header(path)
+    # An unnamed first column holds the row names that pandas and R write.
+    return header[1:] if header[0] == "" and len(header) > 1 else header
+
+
+def _pieces(path: Path, rows: int, progress: Progress | None) -> Iterator[pd.DataFrame]:
+    """The table as data frames of at most `rows` rows."""
+    if suffix_of(path) == ".parquet":
+        whole = read_table(path)
+        yield from (whole.iloc[start : start + rows] for start in range(0, len(whole), rows))
+        return
+    header, separator = table_header(path)
+    size = path.stat().st_size
+    with open(path, "rb") as file, readable(path):
+        text: Any = gzip.GzipFile(fileobj=file) if path.suffix.lower() == ".gz" else file
+        reader = pd.read_csv(
+            text,
+            sep=separator,
+            header=0,
+            names=[name or f"column {j}" for j, name in enumerate(header)],
+            index_col=False,
+            na_values=list(MISSING),
+            keep_default_na=False,
+            skipinitialspace=True,
+            encoding="utf-8-sig",
+            chunksize=rows,
+        )
+        for piece in reader:
+            if progress is not None:
+                progress("reading", file.tell(), size)
+            yield piece if separator != ";" else piece.apply(_with_points)
+
+
+def _with_points(values: pd.Series[Any]) -> pd.Series[Any]:
+    """A column of texts with decimal commas, as in tables whose cells are separated by semicolons, with points instead."""
+    return values.str.replace(",", ".") if column_kind(values) == "text" else values
+
+
+def _numbers(path: Path, values: pd.Series[Any], start: int) -> Array:
+    numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+    wrong = np.flatnonzero(~np.isfinite(numbers))
+    if wrong.size:
+        row, name = start + int(wrong[0]), values.name
+        if bool(values.isna().iloc[wrong[0]]):
+            raise InputError(
+                f"{path}: column {name!r} has no value in row {row}; fill it in, drop the row, or use --leave-out {name}"
+            )
+        raise InputError(
+            f"{path}: column {name!r} holds {str(values.iloc[wrong[0]])!r} in row {row}, which is no number; turn it into "
+            f"numbers, or use --leave-out {name}"
+        )
+    return numbers

@@ -9,32 +9,37 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas
-from numpy.typing import NDArray
 
-from kinfed.collaboration import collaboration_weights
+from kinfed.analysis import score_models
+from kinfed.backends.pooled import PooledAgents
 from kinfed.data import Preparation, read_femnist
 from kinfed.embedding import federated_median
-from kinfed.errors import InputError
-from kinfed.evaluation import score_models
-from kinfed.experiments.calibrated_networks import method_colour, stage
-from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.measurements import Findings, Measurement, setting_label
-from kinfed.experiments.never_wrong import OURS, chosen_table
-from kinfed.experiments.paper_settings import PAPER, repetition_seed
-from kinfed.experiments.summary import with_error
-from kinfed.features import FourierFeatures
+from kinfed.experiments.calibrated_networks import method_colour
+from kinfed.experiments.experiment import (
+    Conclusion,
+    Experiment,
+    Figure,
+    Measurement,
+    Part,
+    PartFindings,
+    PartProgress,
+    Verdict,
+    graded,
+    setting_label,
+)
+from kinfed.experiments.femnist import by_agent, check_data, mean_over_agents, not_worse, percent, split_writers
+from kinfed.experiments.never_wrong import OURS, chosen_member, chosen_table, stage
+from kinfed.experiments.paper_settings import PAPER, input_geometry, repetition_seed
 from kinfed.federation import Federation
-from kinfed.kernels import Gaussian
-from kinfed.learners.plan import common_model, fit_planned
+from kinfed.learners.base import common_model, fit_planned
 from kinfed.plotting.style import label, legend, panels
-from kinfed.weights import explicit_geometry, weigh
+from kinfed.pretraining_analysis import collaboration_weights
+from kinfed.validation import Array
+from kinfed.weights import weigh
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from kinfed.learners.neural import TorchLearner
 
-Array = NDArray[np.float64]
 
 FINAL, LOG_LOSS = "final accuracy", "final log loss"
 TUNED = "fine-tuning"
@@ -47,7 +52,7 @@ _CALIBRATED = 0.8  # share of the calibrated part's time that calibration takes
 
 
 @dataclass(frozen=True)
-class CalibratedFemnist:
+class CalibratedFemnist(Experiment):
     """Accuracy of every writer's own network: the calibrated rule, the paper's, fine-tuning, local and grand mean."""
 
     name: ClassVar[str] = "calibrated-femnist"
@@ -58,8 +63,8 @@ class CalibratedFemnist:
         "number of epochs chosen on a fifth of the training images; *calibrated* is kinfed's default. Values are those at "
         "the end of training; errors are standard errors over agents."
     )
+    quick: ClassVar[Mapping[str, Any]] = {"writers": 24, "epochs": 60}
     needs: ClassVar[tuple[str, ...]] = ("torch",)
-    revision: ClassVar[int] = 1
 
     data: Path = field(
         metadata={"help": "FEMNIST: an .npz archive, LEAF JSON, or the Parquet or Arrow files of its tables."}
@@ -73,64 +78,55 @@ class CalibratedFemnist:
     tuning: tuple[int, ...] = field(
         default=(5, 10, 20, 40, 80), metadata={"help": "Numbers of epochs that fine-tuning chooses from."}
     )
-    test_share: float = field(default=0.2, metadata={"help": "Share of every writer's images to test on."})
+    test_share: float = field(default=0.2, metadata={"help": "Share of every writer's images to test on.", "share": True})
     repetitions: int = field(default=1, metadata={"help": "Random splits into training and test."})
-    seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        if not 0 < self.test_share < 1:
-            raise InputError(f"--test-share must lie between 0 and 1, got {self.test_share:g}")
-        if not self.data.exists():
-            raise InputError(f"{self.data} does not exist; give the path of FEMNIST's file or folder with --data")
-
-    @classmethod
-    def quick(cls) -> Mapping[str, Any]:
-        """24 writers, 60 epochs."""
-        return {"writers": 24, "epochs": 60}
+        super().__post_init__()
+        check_data(self.data)
 
     def parts(self) -> Sequence[Part]:
         """One part per method and repetition: all personal models of a method train together."""
         return [Part(f"{method}-repetition-{r}", r, (method,)) for method in METHODS for r in range(self.repetitions)]
 
-    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> Findings:
+    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> PartFindings:
         """One method on one split."""
         from kinfed.learners.neural import TorchLearner
 
         (method,), seed = part.options, repetition_seed(self.seed, part.repetition)
-        raw, raw_test = self._split(seed)
+        raw, raw_test = split_writers(read_femnist(self.data, writers=self.writers, seed=self.seed), self.test_share, seed)
         preparation = Preparation.fit(raw)
         train, test = preparation.transform(raw), preparation.transform(raw_test)
         learner = TorchLearner(
             hidden=(self.hidden,), learning_rate=self.learning_rate, epochs=self.epochs, batch_size=self.batch
         )
-        setting, arrays = setting_label(writers=len(train)), {}
+        setting, arrays, agents = setting_label(writers=len(train)), {}, PooledAgents(train, learner.task, seed)
         if method == OURS:
-            calibrating = stage(progress, 0.0, _CALIBRATED, "calibrating")
-            weights = collaboration_weights(raw, OURS, learner=learner, seed=seed, progress=calibrating)
+            weights = collaboration_weights(
+                raw, OURS, learner=learner, seed=seed, progress=stage(progress, 0.0, _CALIBRATED, "calibrating")
+            )
             models: Any = fit_planned(
                 learner,
-                train,
+                agents,
                 weights.matrix,
                 weights.plan,
                 targets=weights.targets,
-                seed=seed,
                 progress=stage(progress, _CALIBRATED, 1.0),
                 checkpoint=checkpoint,
             )
-            arrays["chosen"] = np.array([setting, "" if weights.calibration is None else weights.calibration.chosen])
+            arrays["chosen"] = chosen_member(setting, weights)
         elif method == TUNED:
             found = tuned_accuracies(learner, train, self.tuning, seed, progress, checkpoint / "choice")
-            start: Any = common_model(learner, train, seed=seed, checkpoint=checkpoint / "common")
+            start: Any = common_model(learner, agents, checkpoint=checkpoint / "common")
             progress(0.8)
             tuned = learner.trained_for(best_length(found) / learner.epochs, start)
-            models = tuned.fit(train, np.eye(len(train)), seed=seed, progress=stage(progress, 0.8, 1.0))
+            models = tuned.fit(agents, np.eye(len(train)), progress=stage(progress, 0.8, 1.0))
             arrays["tuning"] = np.array(list(found.items()))
         else:
-            matrix = self._weights(train, method, seed)
-            models = learner.fit(train, matrix, seed=seed, progress=stage(progress, 0.0, 1.0), checkpoint=checkpoint)
+            matrix = weigh(input_geometry(train, federated_median(train), self.features, seed), method).matrix
+            models = learner.fit(agents, matrix, progress=stage(progress, 0.0, 1.0), checkpoint=checkpoint)
         scores = score_models(models, test, "classification")
-        return Findings(
+        return PartFindings(
             tuple(
                 Measurement(setting, method, part.repetition, metric, scores[name], train.names)
                 for metric, name in ((FINAL, "accuracy"), (LOG_LOSS, "log loss"))
@@ -138,26 +134,14 @@ class CalibratedFemnist:
             arrays,
         )
 
-    def _split(self, seed: int) -> tuple[Federation, Federation]:
-        train, test = read_femnist(self.data, writers=self.writers, seed=self.seed).split(self.test_share, seed)
-        if not test.sizes.all():
-            writer = test.names[int(np.argmin(test.sizes))]
-            raise InputError(f"writer {writer} has too few images for --test-share {self.test_share:g}; raise it")
-        return train, test
-
-    def _weights(self, train: Federation, method: str, seed: int) -> Array:
-        features = FourierFeatures(Gaussian(federated_median(train)), self.features, dim=train.dim, seed=seed)
-        geometry = explicit_geometry([features(agent.X) for agent in train], norm_bound=features.norm_bound)
-        return weigh(geometry, method).matrix
-
-    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
+    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
         """Judge the calibrated rule against the others, and draw every writer's accuracy."""
-        by_agent = _by_agent(results, FINAL)
+        table = by_agent(results, FINAL)
         chosen = {part: one for part, one in findings.items() if "chosen" in one.arrays}
         tuned = [one.arrays["tuning"] for one in findings.values() if "tuning" in one.arrays]
         return Conclusion(
-            verdicts=tuple(self._verdicts(results, by_agent)),
-            figures={"accuracy": accuracy_figure(by_agent)},
+            verdicts=tuple(self._verdicts(results, table)),
+            figures={"accuracy": accuracy_figure(table)},
             tables={
                 "Mean over agents with its standard error, of each agent's mean over splits:": _table(results),
                 "What calibration chose for the federation, and in how many splits:": chosen_table(chosen),
@@ -172,16 +156,15 @@ class CalibratedFemnist:
             ),
         )
 
-    def _verdicts(self, results: pandas.DataFrame, by_agent: pandas.DataFrame) -> Iterator[Verdict]:
+    def _verdicts(self, results: pandas.DataFrame, table: pandas.DataFrame) -> Iterator[Verdict]:
         splits = "1 split" if self.repetitions == 1 else f"{self.repetitions} splits"
-        setting = f"{len(by_agent)} writers, {splits}, {self.epochs} epochs"
+        setting = f"{len(table)} writers, {splits}, {self.epochs} epochs"
 
         def against(other: str) -> tuple[float, float, str]:
             """Mean difference to another method, its standard error, and both in words."""
-            gain = by_agent[OURS] - by_agent[other]
-            levels = f"{_percent(by_agent[OURS])} % against {_percent(by_agent[other])} %"
-            error = float(gain.std() / np.sqrt(len(gain)))
-            return float(gain.mean()), error, f"{levels}: {_percent(gain)} points"
+            gain = table[OURS] - table[other]
+            words = f"{percent(table[OURS])} % against {percent(table[other])} %: {percent(gain)} points"
+            return float(gain.mean()), float(gain.std() / np.sqrt(len(gain))), words
 
         gain, error, text = against(PAPER)
         yield Verdict(
@@ -191,22 +174,29 @@ class CalibratedFemnist:
             graded([gain > 0, gain > 2 * error]),
             setting,
         )
-        share = _not_worse(by_agent)
-        single = [_not_worse(_by_agent(rows, FINAL)) for _, rows in results.groupby("repetition")]
+        share = not_worse(table, OURS)
+        single = [not_worse(by_agent(rows, FINAL), OURS) for _, rows in results.groupby("repetition")]
         yield Verdict(
             f"the calibrated rule is at least as good as local training for at least {NOT_WORSE:.0%} of the agents, in "
             "means over splits",
-            f"{share:.1%} ± {np.sqrt(share * (1 - share) / len(by_agent)):.1%} of the agents; within single splits "
+            f"{share:.1%} ± {np.sqrt(share * (1 - share) / len(table)):.1%} of the agents; within single splits "
             + ", ".join(f"{one:.1%}" for one in single),
             graded([share >= NOT_WORSE]),
             setting,
         )
         gain, _, text = against(TUNED)
-        claim = f"the calibrated rule is at least {100 * ABOVE_TUNED:g} points above fine-tuning on average"
-        yield Verdict(claim, text, graded([gain >= ABOVE_TUNED]), setting)
-        claim = f"the accuracy of the calibrated rule is at least {ACCURATE:.0%} on average"
-        reached = float(by_agent[OURS].mean()) >= ACCURATE
-        yield Verdict(claim, f"{_percent(by_agent[OURS])} %", graded([reached]), setting)
+        yield Verdict(
+            f"the calibrated rule is at least {100 * ABOVE_TUNED:g} points above fine-tuning on average",
+            text,
+            graded([gain >= ABOVE_TUNED]),
+            setting,
+        )
+        yield Verdict(
+            f"the accuracy of the calibrated rule is at least {ACCURATE:.0%} on average",
+            f"{percent(table[OURS])} %",
+            graded([float(table[OURS].mean()) >= ACCURATE]),
+            setting,
+        )
 
 
 def tuned_accuracies(
@@ -214,7 +204,8 @@ def tuned_accuracies(
 ) -> dict[int, float]:
     """Mean accuracy, on images that were set aside, of models fine-tuned for every one of the numbers of epochs."""
     kept, aside = train.split(VALIDATION, seed)
-    start: Any = common_model(learner, kept, seed=seed, checkpoint=checkpoint)
+    agents = PooledAgents(kept, learner.task, seed)
+    start: Any = common_model(learner, agents, checkpoint=checkpoint)
     progress(0.4)
     found: dict[int, float] = {}
 
@@ -224,9 +215,8 @@ def tuned_accuracies(
 
     # One training to the greatest length passes through all others.
     learner.trained_for(max(lengths) / learner.epochs, start).fit(
-        kept,
+        agents,
         np.eye(len(kept)),
-        seed=seed,
         progress=stage(progress, 0.4, 0.6),
         monitor=look,
         monitor_every=int(np.gcd.reduce(lengths)),
@@ -239,54 +229,35 @@ def best_length(accuracies: Mapping[int, float]) -> int:
     return max(sorted(accuracies), key=lambda length: accuracies[length])
 
 
-def accuracy_figure(by_agent: pandas.DataFrame) -> Figure:
+def accuracy_figure(table: pandas.DataFrame) -> Figure:
     """What every writer gains over learning alone by method, sorted, and box plots of the accuracies."""
     figure, axes = panels(2, width=5.0, height=3.4)
-    methods = [method for method in METHODS if method != "local"]
-    for method in methods:
-        gains = 100 * np.sort((by_agent[method] - by_agent["local"]).to_numpy())
+    for method in (one for one in METHODS if one != "local"):
+        gains = 100 * np.sort((table[method] - table["local"]).to_numpy())
         axes[0].plot(np.arange(len(gains)), gains, color=method_colour(method), label=label(method), linewidth=1.6)
     axes[0].axhline(0.0, color="#555555", linestyle="--", linewidth=1.0)
-    axes[0].set_xlabel("agents, each method sorted on its own")
-    axes[0].set_ylabel("accuracy minus that of local, points")
+    axes[0].set(xlabel="agents, each method sorted on its own", ylabel="accuracy minus that of local, points")
     legend(axes[0], 7)
-    values = [100 * by_agent[method].to_numpy() for method in METHODS]
-    boxes = axes[1].boxplot(values, tick_labels=list(METHODS), patch_artist=True, showmeans=True)
+    boxes = axes[1].boxplot(
+        [100 * table[method].to_numpy() for method in METHODS],
+        tick_labels=list(METHODS),
+        patch_artist=True,
+        showmeans=True,
+    )
     for box, method in zip(boxes["boxes"], METHODS, strict=True):
-        box.set_facecolor(method_colour(method))
-        box.set_alpha(0.5)
+        box.set(facecolor=method_colour(method), alpha=0.5)
     axes[1].tick_params(axis="x", labelsize=7)
     axes[1].set_ylabel("accuracy, percent")
     return figure
 
 
-def _by_agent(results: pandas.DataFrame, metric: str) -> pandas.DataFrame:
-    """Means over splits: a row per agent, a column per method."""
-    chosen = results[results["metric"] == metric]
-    return chosen.pivot_table(index="agent", columns="method", values="value", aggfunc="mean", sort=False)
-
-
-def _not_worse(by_agent: pandas.DataFrame) -> float:
-    """Share of agents for whom the calibrated rule is at least as good as learning alone."""
-    return float((by_agent[OURS] >= by_agent["local"] - 1e-12).mean())
-
-
-def _percent(values: pandas.Series[float]) -> str:
-    """Mean over agents and its standard error, in percent."""
-    return _mean(100 * values, 2)
-
-
-def _mean(values: pandas.Series[float], digits: int) -> str:
-    return with_error(float(values.mean()), float(values.std() / np.sqrt(len(values))), digits)
-
-
 def _table(results: pandas.DataFrame) -> pandas.DataFrame:
-    accuracy, loss = _by_agent(results, FINAL), _by_agent(results, LOG_LOSS)
+    accuracy, loss = by_agent(results, FINAL), by_agent(results, LOG_LOSS)
     return pandas.DataFrame(
         {
-            "accuracy, percent": [_percent(accuracy[method]) for method in METHODS],
+            "accuracy, percent": [percent(accuracy[method]) for method in METHODS],
             "worst tenth of agents, percent": [f"{100 * accuracy[method].quantile(0.1):.1f}" for method in METHODS],
-            "log loss": [_mean(loss[method], 3) for method in METHODS],
+            "log loss": [mean_over_agents(loss[method], 3) for method in METHODS],
         },
         index=list(METHODS),
     )

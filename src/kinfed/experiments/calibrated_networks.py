@@ -5,33 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas
-from numpy.typing import NDArray
 
-from kinfed.collaboration import collaboration_weights
+from kinfed.analysis import score_models
+from kinfed.backends.pooled import PooledAgents
 from kinfed.data import Preparation, covariate_shift
-from kinfed.evaluation import score_models
-from kinfed.experiments.covariate_figures import architecture_size
-from kinfed.experiments.experiment import Conclusion, Part, PartProgress, check_settings
-from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value
-from kinfed.experiments.never_wrong import OURS, SIMPLER, Bound, chosen_table, judge, ratio_table
-from kinfed.experiments.paper_settings import PAPER, repetition_seed
-from kinfed.experiments.summary import by_repetition, methods_table, ratio_with_error
-from kinfed.features import FourierFeatures
-from kinfed.federation import Federation
-from kinfed.kernels import Gaussian
-from kinfed.learners.plan import fit_planned
+from kinfed.experiments.covariate_shift import architecture_size, paper_weights
+from kinfed.experiments.experiment import (
+    Conclusion,
+    Experiment,
+    Figure,
+    Measurement,
+    Part,
+    PartFindings,
+    PartProgress,
+    setting_label,
+    setting_value,
+)
+from kinfed.experiments.never_wrong import (
+    OURS,
+    SIMPLER,
+    Bound,
+    chosen_member,
+    chosen_table,
+    judge,
+    ratio_table,
+    stage,
+    ticks_within,
+)
+from kinfed.experiments.paper_settings import (
+    by_repetition,
+    methods_table,
+    ratio_with_error,
+    repetition_seed,
+)
+from kinfed.learners.base import fit_planned
 from kinfed.plotting.style import METHOD_COLOURS, colour, label, panels
-from kinfed.progress import Progress
-from kinfed.weights import explicit_geometry, weigh
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Array = NDArray[np.float64]
+from kinfed.pretraining_analysis import collaboration_weights
 
 FINAL = "final mean squared error"
 BASELINES = (*SIMPLER, "oracle")
@@ -42,7 +55,7 @@ _KNOWN, _CALIBRATED = 0.3, 0.9
 
 
 @dataclass(frozen=True)
-class CalibratedNetworks:
+class CalibratedNetworks(Experiment):
     """MSE of ReLU networks by architecture: the calibrated rule against simpler ones and the oracle; all targets count."""
 
     name: ClassVar[str] = "calibrated-networks"
@@ -53,8 +66,9 @@ class CalibratedNetworks:
         "paper's rule with the paper's own features on the raw data; *oracle* knows the true groups. Figures are means "
         "over all agents at the end of training; errors are standard errors over repetitions."
     )
+    quick: ClassVar[Mapping[str, Any]] = {"agents": 32, "epochs": 300, "hidden_layers": (1, 3), "widths": (16,)}
+    least: ClassVar[Mapping[str, int]] = {"agents": 4, "dim": 2}
     needs: ClassVar[tuple[str, ...]] = ("torch",)
-    revision: ClassVar[int] = 1
 
     agents: int = field(default=100, metadata={"help": "B: 30 %, 30 % and 40 % of them in the three groups."})
     points: int = field(default=20, metadata={"help": "Training points per agent."})
@@ -70,15 +84,6 @@ class CalibratedNetworks:
     batch: int = field(default=60, metadata={"help": "Rows a step draws from a target's mixture."})
     test_points: int = field(default=1000, metadata={"help": "Test points per agent."})
     repetitions: int = field(default=1, metadata={"help": "Independent repetitions."})
-    seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
-
-    def __post_init__(self) -> None:
-        check_settings(self, {"agents": 4, "dim": 2})
-
-    @classmethod
-    def quick(cls) -> Mapping[str, Any]:
-        """32 agents, two architectures, 300 epochs."""
-        return {"agents": 32, "epochs": 300, "hidden_layers": (1, 3), "widths": (16,)}
 
     @property
     def group_sizes(self) -> tuple[int, int, int]:
@@ -95,7 +100,7 @@ class CalibratedNetworks:
             for r in range(self.repetitions)
         ]
 
-    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> Findings:
+    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> PartFindings:
         """All methods on one architecture; the architectures of a repetition share its data."""
         from kinfed.learners.neural import TorchLearner
 
@@ -112,14 +117,14 @@ class CalibratedNetworks:
             batch_size=self.batch,
             steps_per_epoch=1,
         )
-        known = paper_weights(raw, self.features, self.constant, seed)
+        known = paper_weights(raw, BASELINES, self.features, self.constant, seed)
         # Methods of known weights train side by side: a model does not depend on the rows beside it.
         targets = np.tile(np.arange(len(train)), len(known))
+        agents = PooledAgents(train, learner.task, seed)
         models = learner.fit(
-            train,
+            agents,
             np.vstack(list(known.values())),
             targets=targets,
-            seed=seed,
             progress=stage(progress, 0.0, _KNOWN),
             checkpoint=checkpoint / "known",
         )
@@ -135,25 +140,24 @@ class CalibratedNetworks:
         )
         ours = fit_planned(
             learner,
-            train,
+            agents,
             weights.matrix,
             weights.plan,
             targets=weights.targets,
-            seed=seed,
             progress=stage(progress, _CALIBRATED, 1.0),
             checkpoint=checkpoint / "calibrated",
         )
         values[OURS] = score_models(ours, test, "regression")["mean squared error"]
-        setting, record = setting_label(hidden=f"{layers}x{width}"), weights.calibration
-        return Findings(
+        setting = setting_label(hidden=f"{layers}x{width}")
+        return PartFindings(
             tuple(Measurement(setting, method, part.repetition, FINAL, one, train.names) for method, one in values.items()),
-            {"chosen": np.array([setting, "" if record is None else record.chosen])},
+            {"chosen": chosen_member(setting, weights)},
         )
 
-    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
+    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
         """Judge both bounds for every architecture, and draw the ratios to the oracle."""
         errors = by_repetition(results, FINAL)
-        settings = sorted(errors.index.unique("setting"), key=_size)
+        settings = sorted(errors.index.unique("setting"), key=lambda one: architecture_size(setting_value(one, "hidden")))
         where = f"{self.repetitions} repetition(s), {self.epochs} epochs, all {self.agents} agents"
         return Conclusion(
             verdicts=tuple(judge(errors, one, bound, where) for bound in BOUNDS for one in settings),
@@ -177,27 +181,6 @@ class CalibratedNetworks:
                 f"earlier; where it starts from a common model, {self.epochs} steps of that one come before its own.",
             ),
         )
-
-
-def paper_weights(train: Federation, n_features: int, constant: float, seed: int) -> dict[str, Array]:
-    """Weights of local, grand mean, the paper's rule (kernel of bandwidth 1 on raw x) and the oracle."""
-    features = FourierFeatures(Gaussian(1.0), n_features, dim=train.dim, seed=seed)
-    geometry = explicit_geometry([features(agent.X) for agent in train], norm_bound=features.norm_bound)
-    options: dict[str, dict[str, Any]] = {
-        PAPER: {"c_q": constant, "c_p": constant},
-        "oracle": {"groups": train.groups},
-    }
-    return {method: weigh(geometry, method, **options.get(method, {})).matrix for method in BASELINES}
-
-
-def stage(progress: PartProgress, begin: float, end: float, only: str = "training") -> Progress:
-    """Reports of one stage of a part, which takes it from one share to another; others than `only` are left out."""
-
-    def report(what: str, done: int, total: int) -> None:
-        if what == only:
-            progress(begin + (end - begin) * done / total)
-
-    return report
 
 
 def method_colour(method: str) -> str:
@@ -224,16 +207,8 @@ def oracle_figure(errors: pandas.DataFrame, settings: Sequence[str]) -> Figure:
         )
     axes.axhline(1.0, color="#555555", linestyle="--", linewidth=1.2)
     axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    ticks = [tick for tick in (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 1.6, 2.0, 3.0, 5.0, 10.0, 20.0) if low <= tick <= high]
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
+    ticks_within(axes.yaxis, (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 1.6, 2.0, 3.0, 5.0, 10.0, 20.0))
     axes.set_xticks(places, [setting_value(one, "hidden") for one in settings])
-    axes.set_xlabel("hidden layers x width")
-    axes.set_ylabel("error over the oracle's")
+    axes.set(xlabel="hidden layers x width", ylabel="error over the oracle's")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     return figure
-
-
-def _size(setting: str) -> tuple[int, ...]:
-    return architecture_size(setting_value(setting, "hidden"))

@@ -5,41 +5,59 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas
-from numpy.typing import NDArray
 
 from kinfed.data import concept_shift
-from kinfed.experiments.crossings import crossing_with_error
-from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
-from kinfed.experiments.paper_settings import EXACT, PAPER, LeastSquares, concept_geometry, repetition_seed
-from kinfed.experiments.summary import by_repetition, level, methods_table, over_repetitions, with_error
+from kinfed.experiments.experiment import (
+    Conclusion,
+    Experiment,
+    Figure,
+    Measurement,
+    Part,
+    PartFindings,
+    PartProgress,
+    Verdict,
+    graded,
+    setting_label,
+    setting_value,
+    whole,
+)
+from kinfed.experiments.paper_settings import (
+    EXACT,
+    PAPER,
+    LeastSquares,
+    by_repetition,
+    concept_geometry,
+    crossing_with_error,
+    level,
+    methods_table,
+    over_repetitions,
+    repetition_seed,
+    weigh_by,
+    with_error,
+)
 from kinfed.plotting.style import legend, mean_and_deviation, panels
-from kinfed.weights import GEOMETRIC_RULES, RULES, weigh
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Array = NDArray[np.float64]
+from kinfed.validation import Array
+from kinfed.weights import geometric_rules
 
 METRIC, SELF_WEIGHT = "mean squared error", "self weight"
 
 
 @dataclass(frozen=True)
-class ConceptShift:
+class ConceptShift(Experiment):
     """MSE of each method against the dispersion within groups; all targets count."""
 
     name: ClassVar[str] = "concept-shift"
     summary: ClassVar[str] = (
-        "Linear regressions of two opposite groups whose members are dispersed by sigma_c^2: when is it worth learning "
+        "Linear regressions of two opposite groups whose candidates are dispersed by sigma_c^2: when is it worth learning "
         "from one's group, and does Q-aggregation notice? Figures are means over all agents; errors are standard errors "
         "over repetitions."
     )
-    needs: ClassVar[tuple[str, ...]] = ()
-    revision: ClassVar[int] = 1
+    quick: ClassVar[Mapping[str, Any]] = {"repetitions": 5}
+    least: ClassVar[Mapping[str, int]] = {"test_points": 0}
 
     agents: int = field(default=100, metadata={"help": "B."})
     points: int = field(default=10, metadata={"help": "Training points per agent."})
@@ -52,25 +70,16 @@ class ConceptShift:
     )
     methods: tuple[str, ...] = field(
         default=("local", "grand-mean", "oracle", PAPER, EXACT),
-        metadata={"help": f"Rules to compare: {', '.join(GEOMETRIC_RULES)}."},
+        metadata={"help": f"Rules to compare: {', '.join(geometric_rules())}."},
     )
     test_points: int = field(default=0, metadata={"help": "Test points per agent (the paper: 1000); 0: exact errors."})
     repetitions: int = field(default=100, metadata={"help": "Independent repetitions."})
-    seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
-
-    def __post_init__(self) -> None:
-        check_settings(self, {"test_points": 0})
-
-    @classmethod
-    def quick(cls) -> Mapping[str, Any]:
-        """Five repetitions."""
-        return {"repetitions": 5}
 
     def parts(self) -> Sequence[Part]:
         """One part per repetition."""
         return [Part(f"repetition-{r}", r) for r in range(self.repetitions)]
 
-    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> Findings:
+    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> PartFindings:
         """All spreads of one repetition, on common random numbers."""
         seed, found = repetition_seed(self.seed, part.repetition), []
         for done, spread in enumerate(self.spreads):
@@ -81,17 +90,16 @@ class ConceptShift:
             learner = LeastSquares(generated, self.test_points)
             label, names = setting_label(sigma_c2=spread), generated.train.names
             for method in self.methods:
-                options = {"steps": self.steps} if method == PAPER else {}
-                if "groups" in RULES[method].needs:
-                    options["groups"] = generated.train.groups  # type: ignore[assignment]
-                weights = weigh(geometry, method, **options)
-                errors = learner.error(weights.matrix)
-                found.append(Measurement(label, method, part.repetition, METRIC, errors, names))
-                found.append(whole(label, method, part.repetition, SELF_WEIGHT, float(weights.self_weight.mean())))
+                steps = {"steps": self.steps} if method == PAPER else {}
+                weights = weigh_by(geometry, method, generated.train.groups, **steps)
+                found += [
+                    Measurement(label, method, part.repetition, METRIC, learner.error(weights.matrix), names),
+                    whole(label, method, part.repetition, SELF_WEIGHT, float(weights.self_weight.mean())),
+                ]
             progress((done + 1) / len(self.spreads))
-        return Findings(tuple(found))
+        return PartFindings(tuple(found))
 
-    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
+    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
         """Judge the transition and the adaptation, and draw the paper's figure."""
         table = over_repetitions(results, METRIC)
         curves = {method: table[table.index.get_level_values("method") == method] for method in self.methods}
@@ -124,13 +132,11 @@ class ConceptShift:
         labels = [setting_label(sigma_c2=spread) for spread in self._sorted]
 
         def over_local(method: str) -> Array:
-            apart = (errors[method] - errors["local"]).unstack("setting", sort=False)
-            return np.asarray(apart[labels], dtype=np.float64)
+            return np.asarray((errors[method] - errors["local"]).unstack("setting", sort=False)[labels], dtype=np.float64)
 
         if "oracle" in self.methods and len(labels) > 1:
             yield self._transition(over_local("oracle"), over_local(PAPER), setting)
-        low, high = self._sorted <= 0.25, self._sorted >= 0.5
-        if low.any() and high.any():
+        if (self._sorted <= 0.25).any() and (self._sorted >= 0.5).any():
             yield self._adapts(over_local(PAPER), results, setting)
         if EXACT in self.methods:
             yield self._exact(results, setting)
@@ -163,13 +169,17 @@ class ConceptShift:
             f"{spread:g}: {with_error(mean[i], error[i])} ({1 + mean[i] / local[i]:.2f} x local)"
             for i, spread in enumerate(self._sorted)
         ]
-        low, high = self._sorted <= 0.25, self._sorted >= 0.5
         return Verdict(
             "Q-aggregation improves on local below the transition and reduces collaboration above it (here: better by two "
             "standard errors up to 0.25, at most 5 % worse from 0.5 on)",
             f"error minus local's at sigma_c^2 = {'; '.join(shown)}; the weight of the target itself goes from {first:3} "
             f"to {last:3}",
-            graded([*(mean + 2 * np.nan_to_num(error) < 0)[low], *(mean <= 0.05 * local)[high]]),
+            graded(
+                [
+                    *(mean + 2 * np.nan_to_num(error) < 0)[self._sorted <= 0.25],
+                    *(mean <= 0.05 * local)[self._sorted >= 0.5],
+                ]
+            ),
             setting,
         )
 
@@ -194,8 +204,7 @@ def _figure(curves: Mapping[str, pandas.DataFrame]) -> Figure:
         order = np.argsort(x)
         mean, deviation = curve["mean"].to_numpy(), curve["deviation"].fillna(0.0).to_numpy()
         mean_and_deviation(axes, method, x[order], mean[order], deviation[order])
-    axes.set_xlabel(r"dispersion within groups, $\sigma_c^2$")
-    axes.set_ylabel("mean squared error (mean and standard deviation)")
+    axes.set(xlabel=r"dispersion within groups, $\sigma_c^2$", ylabel="mean squared error (mean and standard deviation)")
     axes.set_ylim(bottom=0)
     legend(axes)
     return figure

@@ -11,26 +11,39 @@ import numpy as np
 import pandas
 from numpy.typing import NDArray
 
-from kinfed.data import Generated, covariate_shift
-from kinfed.experiments.covariate_figures import architecture_size, error_figure, weights_figure
-from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
-from kinfed.experiments.paper_settings import EXACT, PAPER, repetition_seed
-from kinfed.experiments.summary import (
+from kinfed.data import covariate_shift
+from kinfed.experiments.experiment import (
+    Conclusion,
+    Experiment,
+    Figure,
+    Measurement,
+    Part,
+    PartFindings,
+    PartProgress,
+    Verdict,
+    graded,
+    setting_label,
+    setting_value,
+    whole,
+)
+from kinfed.experiments.paper_settings import (
+    EXACT,
+    PAPER,
     by_repetition,
+    input_geometry,
     level,
     methods_table,
     over_repetitions,
     ratio_with_error,
+    repetition_seed,
+    train_and_test,
+    weigh_by,
     with_error,
 )
-from kinfed.features import FourierFeatures
 from kinfed.federation import Federation
-from kinfed.kernels import Gaussian
-from kinfed.plotting.style import label
-from kinfed.weights import GEOMETRIC_RULES, RULES, explicit_geometry, weigh
-
-Array = NDArray[np.float64]
+from kinfed.plotting.style import colour, label, panels
+from kinfed.validation import Array
+from kinfed.weights import geometric_rules
 
 BEST, FINAL = "best mean squared error", "final mean squared error"
 SAMPLE = "effective sample size"
@@ -39,7 +52,7 @@ GROUPS = ("1", "2", "3")
 
 
 @dataclass(frozen=True)
-class CovariateShift:
+class CovariateShiftNetworks(Experiment):
     """MSE of ReLU networks by architecture and method, and the weights that were learned; all targets count."""
 
     name: ClassVar[str] = "covariate-shift"
@@ -49,8 +62,15 @@ class CovariateShift:
         "are standard errors over repetitions. *Best* is each agent's best test value during training, as in the paper; "
         "*final* the value at the end."
     )
+    quick: ClassVar[Mapping[str, Any]] = {
+        "repetitions": 2,
+        "epochs": 500,
+        "hidden_layers": (1, 3),
+        "test_points": 500,
+        "look_every": 25,
+    }
+    least: ClassVar[Mapping[str, int]] = {"batch": 0}
     needs: ClassVar[tuple[str, ...]] = ("torch",)
-    revision: ClassVar[int] = 1
 
     group_sizes: tuple[int, ...] = field(
         default=(30, 30, 40), metadata={"help": "Agents of the three groups.", "repeats": True}
@@ -70,49 +90,25 @@ class CovariateShift:
     look_every: int = field(default=100, metadata={"help": "Epochs between looks at the test data."})
     methods: tuple[str, ...] = field(
         default=("local", "grand-mean", "oracle", PAPER, EXACT),
-        metadata={"help": f"Rules to compare: {', '.join(GEOMETRIC_RULES)}."},
+        metadata={"help": f"Rules to compare: {', '.join(geometric_rules())}."},
     )
     repetitions: int = field(default=20, metadata={"help": "Independent repetitions."})
-    seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
-
-    def __post_init__(self) -> None:
-        check_settings(self, {"batch": 0})
-
-    @classmethod
-    def quick(cls) -> Mapping[str, Any]:
-        """Two repetitions of the smallest and the largest width at 1 and 3 layers, 500 epochs."""
-        return {"repetitions": 2, "epochs": 500, "hidden_layers": (1, 3), "test_points": 500, "look_every": 25}
 
     def parts(self) -> Sequence[Part]:
         """One part per repetition and architecture, the large networks first, and one for the weights."""
         architectures = sorted(((layers, width) for layers in self.hidden_layers for width in self.widths), reverse=True)
-        parts = []
-        for r in range(self.repetitions):
-            parts += [Part(f"{_architecture(*pair)}-repetition-{r}", r, pair) for pair in architectures]
-            parts.append(Part(f"weights-repetition-{r}", r))
-        return parts
+        named = [*((f"{layers}x{width}", (layers, width)) for layers, width in architectures), ("weights", ())]
+        return [Part(f"{name}-repetition-{r}", r, options) for r in range(self.repetitions) for name, options in named]
 
-    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> Findings:
+    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> PartFindings:
         """All methods in one repetition: on one architecture, or their weights alone."""
         seed = repetition_seed(self.seed, part.repetition)
         generated = covariate_shift(
             self.group_sizes, self.points, self.dim, sigma_1=self.sigma_1, sigma_2=self.sigma_2, seed=seed
         )
-        weights = self._weights(generated.train, seed)
+        weights = paper_weights(generated.train, self.methods, self.features, self.constant, seed)
         if not part.options:
             return _weights_findings(weights, np.array(generated.train.groups), self.points, part.repetition)
-        return self._train(generated, weights, part, seed, progress, checkpoint)
-
-    def _train(
-        self,
-        generated: Generated,
-        weights: Mapping[str, Array],
-        part: Part,
-        seed: int,
-        progress: PartProgress,
-        checkpoint: Path,
-    ) -> Findings:
-        from kinfed.experiments.training import train_and_test
         from kinfed.learners.neural import TorchLearner
 
         layers, width = part.options
@@ -128,8 +124,8 @@ class CovariateShift:
         trials = train_and_test(
             learner, weights, train, test, seed=seed, every=self.look_every, progress=progress, checkpoint=checkpoint
         )
-        setting = setting_label(hidden=_architecture(layers, width))
-        return Findings(
+        setting = setting_label(hidden=f"{layers}x{width}")
+        return PartFindings(
             tuple(
                 Measurement(setting, method, part.repetition, metric, values, train.names)
                 for method, trial in trials.items()
@@ -137,19 +133,7 @@ class CovariateShift:
             )
         )
 
-    def _weights(self, train: Federation, seed: int) -> dict[str, Array]:
-        """The weight matrix of every method, from x alone."""
-        features = FourierFeatures(Gaussian(1.0), self.features, dim=self.dim, seed=seed)
-        geometry = explicit_geometry([features(agent.X) for agent in train], norm_bound=features.norm_bound)
-        matrices = {}
-        for method in self.methods:
-            options: dict[str, Any] = {"c_q": self.constant, "c_p": self.constant} if method in (PAPER, EXACT) else {}
-            if "groups" in RULES[method].needs:
-                options["groups"] = train.groups
-            matrices[method] = weigh(geometry, method, **options).matrix
-        return matrices
-
-    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
+    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
         """Judge clusters, closeness to the oracle and the order of local and grand mean, and draw the paper's figures."""
         errors = results[results["metric"].isin([BEST, FINAL])]
         group = np.repeat(np.array(GROUPS), self.group_sizes)[errors["agent"].astype(int)]
@@ -169,8 +153,10 @@ class CovariateShift:
             for who, rows in whose.items()
             for metric in (BEST, FINAL)
         }
-        for metric in (KIN_WEIGHT, KIN_FIRST, SAMPLE):
-            tables[f"{metric.capitalize()}, by group:"] = methods_table(results, metric, 3 if metric != SAMPLE else 0)
+        tables |= {
+            f"{metric.capitalize()}, by group:": methods_table(results, metric, digits)
+            for metric, digits in ((KIN_WEIGHT, 3), (KIN_FIRST, 3), (SAMPLE, 0))
+        }
         looks = -(-self.epochs // self.look_every)
         return Conclusion(
             verdicts=tuple(self._verdicts(results, whose)),
@@ -206,11 +192,16 @@ class CovariateShift:
             yield from (_order(whose[who], f"{trained}, {who}") for who in whose)
 
 
-def _architecture(layers: int, width: int) -> str:
-    return f"{layers}x{width}"
+def paper_weights(
+    train: Federation, methods: Sequence[str], n_features: int, constant: float, seed: int
+) -> dict[str, Array]:
+    """The weight matrix of every method, from raw x alone (kernel of bandwidth 1), with C_Q = C_P = `constant`."""
+    geometry = input_geometry(train, 1.0, n_features, seed)
+    constants = {rule: {"c_q": constant, "c_p": constant} for rule in (PAPER, EXACT)}
+    return {method: weigh_by(geometry, method, train.groups, **constants.get(method, {})).matrix for method in methods}
 
 
-def _weights_findings(weights: Mapping[str, Array], groups: NDArray[Any], points: int, repetition: int) -> Findings:
+def _weights_findings(weights: Mapping[str, Array], groups: NDArray[Any], points: int, repetition: int) -> PartFindings:
     """How well the weights know the groups, for every method that listens to others."""
     same = groups[:, None] == groups
     found, arrays = [], {}
@@ -223,14 +214,15 @@ def _weights_findings(weights: Mapping[str, Array], groups: NDArray[Any], points
         ranks = np.argsort(np.argsort(-others, axis=1), axis=1)
         counts = same.sum(axis=1) - 1
         heaviest = (same & (ranks < counts[:, None]) & ~np.eye(len(matrix), dtype=bool)).sum(axis=1) / np.maximum(counts, 1)
-        effective = points / np.sum(matrix**2, axis=1)
-        for group in np.unique(groups):
-            for metric, values in ((KIN_WEIGHT, kin), (KIN_FIRST, heaviest), (SAMPLE, effective)):
-                mean = float(values[groups == group].mean())
-                found.append(whole(setting_label(group=int(group) + 1), method, repetition, metric, mean))
+        measured = {KIN_WEIGHT: kin, KIN_FIRST: heaviest, SAMPLE: points / np.sum(matrix**2, axis=1)}
+        found += [
+            whole(setting_label(group=int(one) + 1), method, repetition, metric, float(values[groups == one].mean()))
+            for one in np.unique(groups)
+            for metric, values in measured.items()
+        ]
         if repetition == 0:
             arrays[method] = matrix
-    return Findings(tuple(found), arrays)
+    return PartFindings(tuple(found), arrays)
 
 
 def _clusters(results: pandas.DataFrame, method: str, setting: str) -> Verdict:
@@ -249,15 +241,11 @@ def _clusters(results: pandas.DataFrame, method: str, setting: str) -> Verdict:
 
 
 def _near_oracle(errors: pandas.DataFrame, method: str, setting: str) -> Verdict:
-    texts, near = [], []
-    for metric in (BEST, FINAL):
-        ratios = _ratios(errors, metric, method, "oracle")
-        near += [mean <= 1.1 for mean, _ in ratios.values()]
-        texts.append(f"{metric.split()[0]} {'; '.join(f'{name}: {with_error(*pair)}' for name, pair in ratios.items())}")
+    found = [_ratios(errors, metric, method, "oracle") for metric in (BEST, FINAL)]
     return Verdict(
         f"{label(method)} is very close to the oracle for every architecture (here: at most 10 % above)",
-        "error over the oracle's, " + "; ".join(texts),
-        graded(near),
+        "error over the oracle's, " + "; ".join(text for _, text in found),
+        graded(mean <= 1.1 for ratios, _ in found for mean, _ in ratios),
         setting,
     )
 
@@ -265,10 +253,10 @@ def _near_oracle(errors: pandas.DataFrame, method: str, setting: str) -> Verdict
 def _order(errors: pandas.DataFrame, setting: str) -> Verdict:
     texts, conditions = [], []
     for metric in (BEST, FINAL):
-        ratios = _ratios(errors, metric, "local", "grand-mean")
-        (small, small_error), *_, (large, large_error) = [*ratios.values(), *ratios.values()]
+        ratios, text = _ratios(errors, metric, "local", "grand-mean")
+        (small, small_error), (large, large_error) = ratios[0], ratios[-1]
         conditions += [small + 2 * np.nan_to_num(small_error) < 1, large - 2 * np.nan_to_num(large_error) > 1]
-        texts.append(f"{metric.split()[0]} {'; '.join(f'{name}: {with_error(*pair)}' for name, pair in ratios.items())}")
+        texts.append(text)
     return Verdict(
         "local training is better than the grand mean for small networks, and the reverse for large ones (here: the "
         "smallest and the largest, by two standard errors)",
@@ -278,11 +266,63 @@ def _order(errors: pandas.DataFrame, setting: str) -> Verdict:
     )
 
 
-def _ratios(errors: pandas.DataFrame, metric: str, first: str, second: str) -> dict[str, tuple[float, float]]:
-    """Ratios of means with standard errors by architecture, the smallest first."""
-    table = by_repetition(errors, metric)
+def _ratios(errors: pandas.DataFrame, metric: str, first: str, second: str) -> tuple[list[tuple[float, float]], str]:
+    """Ratios of means with standard errors by architecture, the smallest first, and all of them in words."""
     ratios = {
         setting_value(str(name), "hidden"): ratio_with_error(rows[first].to_numpy(), rows[second].to_numpy())
-        for name, rows in table.groupby("setting", sort=False)
+        for name, rows in by_repetition(errors, metric).groupby("setting", sort=False)
     }
-    return dict(sorted(ratios.items(), key=lambda item: architecture_size(item[0])))
+    ordered = sorted(ratios.items(), key=lambda item: architecture_size(item[0]))
+    words = "; ".join(f"{name}: {with_error(*pair)}" for name, pair in ordered)
+    return [pair for _, pair in ordered], f"{metric.split()[0]} {words}"
+
+
+def architecture_size(architecture: str) -> tuple[int, ...]:
+    """Layers and width of an architecture such as 2x16, to sort by."""
+    return tuple(map(int, architecture.split("x")))
+
+
+def error_figure(whose: Mapping[str, pandas.DataFrame], methods: Sequence[str], titles: Mapping[str, str]) -> Figure:
+    """Error by architecture and method: a row of panels per group of agents, a column per metric with its title."""
+    figure, axes = panels(len(titles), len(whose), width=5.2, height=3.2, sharex=True, squeeze=False)
+    for row, (who, rows) in zip(axes, whose.items(), strict=True):
+        for axis, metric in zip(row, titles, strict=True):
+            table = over_repetitions(rows, metric)
+            names = sorted(
+                {setting_value(str(name), "hidden") for name in table.index.get_level_values("setting")},
+                key=architecture_size,
+            )
+            for shift, method in enumerate(methods):
+                levels = [level(table, setting_label(hidden=name), method) for name in names]
+                axis.errorbar(
+                    np.arange(len(names)) + 0.12 * (shift - (len(methods) - 1) / 2),
+                    [one.mean for one in levels],
+                    yerr=[np.nan_to_num(one.deviation) for one in levels],
+                    fmt="o",
+                    markersize=4,
+                    capsize=2,
+                    color=colour(method),
+                    label=label(method),
+                )
+            axis.set_xticks(np.arange(len(names)), names)
+            axis.set_title(f"{who}: {titles[metric]}", fontsize=9)
+            axis.set_yscale("log")
+        row[0].set_ylabel("MSE, mean and standard deviation")
+    for axis in axes[-1]:
+        axis.set_xlabel("hidden layers x width")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
+    return figure
+
+
+def weights_figure(matrix: Array, sizes: Sequence[int]) -> Figure:
+    """The weight matrix, with lines between groups of agents."""
+    figure, axes = panels(width=4.8, height=4.0)
+    image = axes.imshow(matrix, cmap="magma_r", vmin=0, vmax=float(np.quantile(matrix, 0.995)), interpolation="nearest")
+    for edge in np.cumsum(sizes)[:-1]:
+        axes.axhline(edge - 0.5, color="#0072B2", linewidth=0.8)
+        axes.axvline(edge - 0.5, color="#0072B2", linewidth=0.8)
+    axes.grid(False)
+    axes.set(xlabel="agent listened to", ylabel="target")
+    axes.set_title("weights of Algorithm 3, first repetition", fontsize=9)
+    figure.colorbar(image, ax=axes, label="weight")
+    return figure

@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas
 
 from kinfed.data import concept_shift
-from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
-from kinfed.experiments.paper_settings import EXACT, PAPER, LeastSquares, concept_geometry, repetition_seed
-from kinfed.experiments.summary import over_repetitions, with_error
+from kinfed.experiments.experiment import (
+    Conclusion,
+    Experiment,
+    Figure,
+    Measurement,
+    Part,
+    PartFindings,
+    PartProgress,
+    Verdict,
+    graded,
+    setting_label,
+    setting_values,
+    whole,
+)
+from kinfed.experiments.paper_settings import (
+    EXACT,
+    PAPER,
+    LeastSquares,
+    concept_geometry,
+    over_repetitions,
+    repetition_seed,
+    with_error,
+)
 from kinfed.plotting.style import colour, label, panels
 from kinfed.weights import weigh
 from kinfed.weights.active_set import active_set
-from kinfed.weights.exponential_gradient import exponential_gradient
+from kinfed.weights.mirror_descent import exponential_gradient
 from kinfed.weights.objective import default_constants, q_aggregation_problem
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 METRIC, RIDGE = "mean squared error", "mean squared error with a ridge"
 OBJECTIVE = "objective over that of the target alone"
 
 
 @dataclass(frozen=True)
-class EarlyStop:
+class EarlyStop(Experiment):
     """Error and objective along Algorithm 3, from 1 to 100,000 steps, and for other constants C_Q and C_P."""
 
     name: ClassVar[str] = "early-stop"
@@ -38,8 +54,7 @@ class EarlyStop:
         "the objective is the target alone, and what helps is to stop far from it. Constants are scaled together, "
         "C_Q^2 = C_P = factor x log B. Figures are means over all agents; errors are standard errors over repetitions."
     )
-    needs: ClassVar[tuple[str, ...]] = ()
-    revision: ClassVar[int] = 1
+    quick: ClassVar[Mapping[str, Any]] = {"repetitions": 2, "steps": 10_000}
 
     spreads: tuple[float, ...] = field(default=(0.0, 0.25, 0.5, 1.0), metadata={"help": "Values of sigma_c^2."})
     factors: tuple[float, ...] = field(
@@ -52,21 +67,12 @@ class EarlyStop:
     features: int = field(default=500, metadata={"help": "D."})
     penalty: float = field(default=0.01, metadata={"help": "Ridge penalty that is shown beside least squares."})
     repetitions: int = field(default=6, metadata={"help": "Independent repetitions."})
-    seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    @classmethod
-    def quick(cls) -> Mapping[str, Any]:
-        """Two repetitions of 10,000 steps."""
-        return {"repetitions": 2, "steps": 10_000}
 
     def parts(self) -> Sequence[Part]:
         """One part per repetition and spread."""
         return [Part(f"spread-{s}-repetition-{r}", r, (s,)) for r in range(self.repetitions) for s in self.spreads]
 
-    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> Findings:
+    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> PartFindings:
         """All constants for one spread in one repetition."""
         (spread,), seed = part.options, repetition_seed(self.seed, part.repetition)
         generated = concept_shift(self.agents, self.points, self.dim, spread=spread, seed=seed)
@@ -77,8 +83,7 @@ class EarlyStop:
         def add(method: str, matrix: np.ndarray[Any, Any], **where: Any) -> None:
             setting = setting_label(sigma_c2=spread, **where)
             for metric, penalty in ((METRIC, 0.0), (RIDGE, self.penalty)):
-                errors = learner.error(matrix, penalty)
-                found.append(Measurement(setting, method, part.repetition, metric, errors, names))
+                found.append(Measurement(setting, method, part.repetition, metric, learner.error(matrix, penalty), names))
 
         for method, options in (("local", {}), ("oracle", {"groups": generated.train.groups})):
             add(method, weigh(geometry, method, **options).matrix)
@@ -92,22 +97,23 @@ class EarlyStop:
             for method, matrix, where in [*states, (EXACT, exact, {"factor": factor})]:
                 add(method, matrix, **where)
                 setting = setting_label(sigma_c2=spread, **where)
-                share = float(np.mean(problem.value(matrix) / alone))
-                found.append(whole(setting, method, part.repetition, OBJECTIVE, share))
-                found.append(whole(setting, method, part.repetition, "self weight", float(np.diag(matrix).mean())))
+                found += [
+                    whole(setting, method, part.repetition, OBJECTIVE, float(np.mean(problem.value(matrix) / alone))),
+                    whole(setting, method, part.repetition, "self weight", float(np.diag(matrix).mean())),
+                ]
             progress((done + 1) / len(self.factors))
-        return Findings(tuple(found))
+        return PartFindings(tuple(found))
 
     def _steps(self, factor: float) -> int:
         return self.steps if factor == 1.0 else min(self.steps, 10_000)
 
-    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
+    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
         """Judge what the constants and the early stop do, and draw the path."""
-        table, ridge = (_columns(over_repetitions(results, metric)) for metric in (METRIC, RIDGE))
-        objectives = _columns(over_repetitions(results, OBJECTIVE))
-        own = _columns(over_repetitions(results, "self weight"))
+        table, ridge, objectives, own = (
+            _columns(over_repetitions(results, metric)) for metric in (METRIC, RIDGE, OBJECTIVE, "self weight")
+        )
         return Conclusion(
-            verdicts=self._verdicts({METRIC: table, RIDGE: ridge}, objectives, own)
+            verdicts=tuple(self._verdicts({METRIC: table, RIDGE: ridge}, objectives, own))
             if 1.0 in self.factors and self.steps >= 1000
             else (),
             figures={"path": _figure(table, ridge, objectives, self.spreads, self.factors)},
@@ -127,9 +133,8 @@ class EarlyStop:
 
     def _verdicts(
         self, tables: Mapping[str, pandas.DataFrame], objectives: pandas.DataFrame, own: pandas.DataFrame
-    ) -> tuple[Verdict, ...]:
+    ) -> Iterator[Verdict]:
         setting = f"concept shift, {self.repetitions} repetitions, all {self.agents} agents"
-        untuned = []
         for metric, table in tables.items():
             good, texts = [], []
             for spread in self.spreads:
@@ -142,31 +147,26 @@ class EarlyStop:
                     f"sigma_c^2 = {spread:g}: {with_error(paper['mean'], paper['error'])} against "
                     f"{with_error(best['mean'], best['error'])} at factor {best['factor']:g}, {where}"
                 )
-            untuned.append(
-                Verdict(
-                    "C_Q and C_P need no tuning: those of the theory are good (here: within 10 % of the best factor and T "
-                    "of the grid in hindsight)",
-                    f"{metric} with the paper's constants and T = 1000 against the best; " + "; ".join(texts),
-                    graded(good),
-                    setting,
-                )
+            yield Verdict(
+                "C_Q and C_P need no tuning: those of the theory are good (here: within 10 % of the best factor and T of "
+                "the grid in hindsight)",
+                f"{metric} with the paper's constants and T = 1000 against the best; " + "; ".join(texts),
+                graded(good),
+                setting,
             )
         exact = own[(own["method"] == EXACT) & (own["factor"] == 1.0)].sort_values("mean").iloc[0]
         stopped = objectives[
             (objectives["method"] == PAPER) & (objectives["factor"] == 1.0) & (objectives["steps"] == 1000)
         ]
         ratios = [with_error(mean, error) for mean, error in zip(stopped["mean"], stopped["error"], strict=True)]
-        return (
-            *untuned,
-            Verdict(
-                "Algorithm 3 minimises the objective (here: within 5 % of the minimum after 1000 steps)",
-                "with the paper's constants the minimum gives the target itself a weight of "
-                f"{with_error(exact['mean'], exact['error'], 6)} or more; after 1000 steps the objective is "
-                f"{' / '.join(ratios)} times that of the target alone at sigma_c^2 = "
-                + " / ".join(f"{spread:g}" for spread in stopped["sigma_c2"]),
-                graded(mean <= 1.05 for mean in stopped["mean"]),
-                setting,
-            ),
+        yield Verdict(
+            "Algorithm 3 minimises the objective (here: within 5 % of the minimum after 1000 steps)",
+            "with the paper's constants the minimum gives the target itself a weight of "
+            f"{with_error(exact['mean'], exact['error'], 6)} or more; after 1000 steps the objective is "
+            f"{' / '.join(ratios)} times that of the target alone at sigma_c^2 = "
+            + " / ".join(f"{spread:g}" for spread in stopped["sigma_c2"]),
+            graded(mean <= 1.05 for mean in stopped["mean"]),
+            setting,
         )
 
 
@@ -180,25 +180,17 @@ def _columns(table: pandas.DataFrame) -> pandas.DataFrame:
     """Settings as columns of numbers."""
     flat = table.reset_index()
     for name in ("sigma_c2", "factor", "steps"):
-        flat[name] = [float(_value(setting, name)) for setting in flat["setting"]]
+        flat[name] = [float(setting_values(setting).get(name, "nan")) for setting in flat["setting"]]
     return flat
-
-
-def _value(setting: str, name: str) -> str:
-    try:
-        return setting_value(setting, name)
-    except KeyError:
-        return "nan"
 
 
 def _path_table(table: pandas.DataFrame, digits: int = 2) -> pandas.DataFrame:
     rows = table[(table["method"] == PAPER) & (table["factor"] == 1.0)]
-    texts = [with_error(mean, error, digits) for mean, error in zip(rows["mean"], rows["error"], strict=True)]
     frame = pandas.DataFrame(
         {
             "steps": rows["steps"].astype(int),
             "sigma_c^2": [f"sigma_c^2 = {one:g}" for one in rows["sigma_c2"]],
-            "text": texts,
+            "text": [with_error(mean, error, digits) for mean, error in zip(rows["mean"], rows["error"], strict=True)],
         }
     )
     return frame.pivot_table(index="steps", columns="sigma_c^2", values="text", aggfunc="first", sort=False)
@@ -228,8 +220,8 @@ def _figure(
                     label=f"Algorithm 3, constants x {factor:g}" + (" (paper)" if paper else ""),
                 )
             if row == 0:
-                gentle = ridge[(ridge["sigma_c2"] == spread) & (ridge["method"] == PAPER) & (ridge["factor"] == 1.0)]
-                gentle = gentle.sort_values("steps")
+                of_paper = (ridge["sigma_c2"] == spread) & (ridge["method"] == PAPER) & (ridge["factor"] == 1.0)
+                gentle = ridge[of_paper].sort_values("steps")
                 axis.plot(
                     gentle["steps"],
                     gentle["mean"],
@@ -243,12 +235,10 @@ def _figure(
                     axis.axhline(level.iloc[0], color=colour(method), linestyle=style, linewidth=1.2, label=label(method))
             axis.axvline(1000, color="#999999", linewidth=0.8)
             axis.set_xscale("log")
-            axis.grid(True, alpha=0.25)
             if row == 0:
                 axis.set_title(rf"$\sigma_c^2$ = {spread:g}", fontsize=9)
             else:
-                axis.set_xlabel("steps T")
-                axis.set_yscale("log")
+                axis.set(xlabel="steps T", yscale="log")
             if column == 0:
                 axis.set_ylabel(words, fontsize=8)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)

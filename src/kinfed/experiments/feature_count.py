@@ -5,22 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas
 
-from kinfed.data import Generated, concept_shift
-from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.measurements import Findings, Measurement, setting_label, whole
-from kinfed.experiments.paper_settings import LeastSquares, concept_kernel, repetition_seed
-from kinfed.experiments.summary import by_repetition, level, over_repetitions, ratio_with_error, with_error
-from kinfed.features import FourierFeatures
+from kinfed.data import concept_shift
+from kinfed.embedding import FourierFeatures
+from kinfed.experiments.experiment import (
+    Conclusion,
+    Experiment,
+    Figure,
+    Measurement,
+    Part,
+    PartFindings,
+    PartProgress,
+    Verdict,
+    graded,
+    setting_label,
+    whole,
+)
+from kinfed.experiments.paper_settings import (
+    LeastSquares,
+    Level,
+    by_repetition,
+    concept_kernel,
+    concept_points,
+    level,
+    over_repetitions,
+    ratio_with_error,
+    repetition_seed,
+    with_error,
+)
 from kinfed.plotting.style import colour, legend, panels
 from kinfed.weights import Geometry, explicit_geometry, kernel_geometry, weigh
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 METRIC, APART = "mean squared error", "relative error of squared distances"
 EXACT_KERNEL = "exact kernel"
@@ -29,7 +47,7 @@ NORM_BOUND = float(np.sqrt(2))
 
 
 @dataclass(frozen=True)
-class FeatureCount:
+class FeatureCount(Experiment):
     """MSE of Algorithm 3 and error of the distances between agents against D, with the exact kernel as the limit."""
 
     name: ClassVar[str] = "feature-count"
@@ -38,8 +56,7 @@ class FeatureCount:
         "kernel, for which points would have to be pooled, is the limit. Figures are means over all agents; errors are "
         "standard errors over repetitions."
     )
-    needs: ClassVar[tuple[str, ...]] = ()
-    revision: ClassVar[int] = 1
+    quick: ClassVar[Mapping[str, Any]] = {"repetitions": 3, "features": (10, 50, 200, 500, 2000)}
 
     spreads: tuple[float, ...] = field(default=(0.0, 0.25), metadata={"help": "Values of sigma_c^2."})
     features: tuple[int, ...] = field(
@@ -50,26 +67,17 @@ class FeatureCount:
     points: int = field(default=10, metadata={"help": "Training points per agent."})
     dim: int = field(default=20, metadata={"help": "d."})
     repetitions: int = field(default=20, metadata={"help": "Independent repetitions."})
-    seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    @classmethod
-    def quick(cls) -> Mapping[str, Any]:
-        """Three repetitions of five values of D."""
-        return {"repetitions": 3, "features": (10, 50, 200, 500, 2000)}
 
     def parts(self) -> Sequence[Part]:
         """One part per repetition and spread."""
         return [Part(f"spread-{s}-repetition-{r}", r, (s,)) for r in range(self.repetitions) for s in self.spreads]
 
-    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> Findings:
+    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> PartFindings:
         """All values of D for one spread in one repetition."""
         (spread,), seed = part.options, repetition_seed(self.seed, part.repetition)
         generated = concept_shift(self.agents, self.points, self.dim, spread=spread, seed=seed)
         learner, names = LeastSquares(generated), generated.train.names
-        kernel, points = concept_kernel(self.dim), _points(generated)
+        kernel, points = concept_kernel(self.dim), concept_points(generated.train)
         exact = kernel_geometry(points, kernel, norm_bound=NORM_BOUND)
         found: list[Measurement] = []
 
@@ -87,16 +95,15 @@ class FeatureCount:
         cases = [(count, sampling) for count in self.features for sampling in self.samplings]
         for done, (count, sampling) in enumerate(cases):
             features = FourierFeatures(kernel, count, dim=self.dim + 1, seed=seed, sampling=sampling)
-            geometry = explicit_geometry([features(one) for one in points], norm_bound=NORM_BOUND)
-            add(sampling, geometry, features=count)
+            add(sampling, explicit_geometry([features(one) for one in points], norm_bound=NORM_BOUND), features=count)
             progress((done + 1) / len(cases))
-        return Findings(tuple(found))
+        return PartFindings(tuple(found))
 
-    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
+    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
         """Judge whether more features buy accuracy, and how fast."""
         errors, apart = over_repetitions(results, METRIC), over_repetitions(results, APART)
         return Conclusion(
-            verdicts=(self._verdict(results),),
+            verdicts=(self._verdict(by_repetition(results, METRIC), errors, apart),),
             figures={"features": self._figure(errors, apart)},
             tables={
                 "Mean squared error of Algorithm 3:": self._table(errors, 2),
@@ -104,9 +111,7 @@ class FeatureCount:
             },
         )
 
-    def _verdict(self, results: pandas.DataFrame) -> Verdict:
-        errors, apart = over_repetitions(results, METRIC), over_repetitions(results, APART)
-        table = by_repetition(results, METRIC)
+    def _verdict(self, table: pandas.DataFrame, errors: pandas.DataFrame, apart: pandas.DataFrame) -> Verdict:
         counts, sampling = sorted(self.features), self.samplings[0]
         texts, conditions = [], []
         for spread in self.spreads:
@@ -140,13 +145,15 @@ class FeatureCount:
         )
 
     def _table(self, table: pandas.DataFrame, digits: int) -> pandas.DataFrame:
-        columns = {}
-        for spread in self.spreads:
-            for sampling in self.samplings:
-                rows = [level(table, setting_label(sigma_c2=spread, features=count), sampling) for count in self.features]
-                texts = [f"{row:{digits}}" for row in rows]
-                columns[f"sigma_c^2 = {spread:g}, {sampling}"] = texts
+        columns = {
+            f"sigma_c^2 = {spread:g}, {sampling}": [f"{row:{digits}}" for row in self._levels(table, spread, sampling)]
+            for spread in self.spreads
+            for sampling in self.samplings
+        }
         return pandas.DataFrame(columns, index=[f"D = {count}" for count in self.features])
+
+    def _levels(self, table: pandas.DataFrame, spread: float, sampling: str) -> list[Level]:
+        return [level(table, setting_label(sigma_c2=spread, features=count), sampling) for count in self.features]
 
     def _figure(self, errors: pandas.DataFrame, apart: pandas.DataFrame) -> Figure:
         figure, axes = panels(2, width=4.6, height=3.4)
@@ -155,9 +162,7 @@ class FeatureCount:
         for shade, spread in zip(shades * len(self.spreads), self.spreads, strict=False):
             for axis, table in ((axes[0], errors), (axes[1], apart)):
                 for sampling in self.samplings:
-                    rows = [
-                        level(table, setting_label(sigma_c2=spread, features=count), sampling) for count in self.features
-                    ]
+                    rows = self._levels(table, spread, sampling)
                     axis.errorbar(
                         np.array(self.features) * (1 + 0.06 * self.samplings.index(sampling)),
                         [row.mean for row in rows],
@@ -169,21 +174,11 @@ class FeatureCount:
                         markersize=4,
                         label=rf"$\sigma_c^2$ = {spread:g}, {sampling}",
                     )
-            limit = level(errors, setting_label(sigma_c2=spread), EXACT_KERNEL).mean
-            axes[0].axhline(limit, color=shade, linewidth=0.8, linestyle=":")
-            axes[0].axhline(
-                level(errors, setting_label(sigma_c2=spread), "local").mean, color=colour("local"), linewidth=0.8
-            )
+            for method, line in ((EXACT_KERNEL, {"color": shade, "linestyle": ":"}), ("local", {"color": colour("local")})):
+                axes[0].axhline(level(errors, setting_label(sigma_c2=spread), method).mean, linewidth=0.8, **line)
         for axis, words in zip(axes, ("mean squared error, with standard error", APART), strict=True):
-            axis.set_xscale("log")
-            axis.set_xlabel("features D = numbers an agent sends")
-            axis.set_ylabel(words)
-            axis.grid(True, alpha=0.25)
+            axis.set(xscale="log", xlabel="features D = numbers an agent sends", ylabel=words)
         axes[1].set_yscale("log")
         axes[0].set_title("Algorithm 3; dotted: exact kernel; blue: local", fontsize=8)
         legend(axes[0], 7)
         return figure
-
-
-def _points(generated: Generated) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
-    return [np.column_stack([agent.X, np.asarray(agent.y)]) for agent in generated.train]

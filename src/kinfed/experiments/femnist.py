@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,25 +14,30 @@ from numpy.typing import NDArray
 from kinfed.data import Preparation, read_femnist
 from kinfed.embedding import federated_median
 from kinfed.errors import InputError
-from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.femnist_figures import accuracy_figure, sizes_figure, training_figure
-from kinfed.experiments.measurements import Findings, Measurement, setting_label
-from kinfed.experiments.paper_settings import PAPER, repetition_seed
-from kinfed.experiments.summary import with_error
-from kinfed.features import FourierFeatures
-from kinfed.federation import Agent, Federation
-from kinfed.kernels import Gaussian
+from kinfed.experiments.experiment import (
+    Conclusion,
+    Experiment,
+    Figure,
+    Measurement,
+    Part,
+    PartFindings,
+    PartProgress,
+    Verdict,
+    graded,
+    setting_label,
+)
+from kinfed.experiments.paper_settings import PAPER, input_geometry, repetition_seed, train_and_test, with_error
+from kinfed.federation import Federation
+from kinfed.plotting.style import colour, label, legend, panels
 from kinfed.validation import one_of
-from kinfed.weights import GEOMETRIC_RULES, Weights, explicit_geometry, weigh
-
-Array = NDArray[np.float64]
+from kinfed.weights import geometric_rules, weigh
 
 BEST, FINAL = "best accuracy", "final accuracy"
 ENCODINGS = ("standardised", "leaf", "ink")
 
 
 @dataclass(frozen=True)
-class Femnist:
+class Femnist(Experiment):
     """Accuracy of every writer's own network by method; reads the .npz archive, LEAF JSON and flwr-datasets' files."""
 
     name: ClassVar[str] = "femnist"
@@ -42,8 +47,8 @@ class Femnist:
         "each agent's best test value during training, as in the paper; *final* the value at the end. Errors are standard "
         "errors over agents."
     )
+    quick: ClassVar[Mapping[str, Any]] = {"repetitions": 1, "writers": 64, "epochs": 300, "look_every": 25}
     needs: ClassVar[tuple[str, ...]] = ("torch",)
-    revision: ClassVar[int] = 1
 
     data: Path = field(
         metadata={"help": "FEMNIST: an .npz archive, LEAF JSON, or the Parquet or Arrow files of its tables."}
@@ -63,48 +68,33 @@ class Femnist:
     epochs: int = field(default=2000, metadata={"help": "An epoch draws as many rows as an agent has on average."})
     batch: int = field(default=64, metadata={"help": "Rows a step draws from a target's mixture."})
     learning_rate: float = field(default=0.001, metadata={"help": "Of Adam."})
-    test_share: float = field(default=0.2, metadata={"help": "Share of every writer's images to test on."})
+    test_share: float = field(default=0.2, metadata={"help": "Share of every writer's images to test on.", "share": True})
     look_every: int = field(default=50, metadata={"help": "Epochs between looks at the test data."})
     methods: tuple[str, ...] = field(
         default=("local", "grand-mean", PAPER),
-        metadata={"help": f"Rules to compare: {', '.join(rule for rule in GEOMETRIC_RULES if rule != 'oracle')}."},
+        metadata={"help": f"Rules to compare: {', '.join(rule for rule in geometric_rules() if rule != 'oracle')}."},
     )
     repetitions: int = field(default=3, metadata={"help": "Random splits into training and test."})
-    seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         one_of(self.pixels, ENCODINGS, "--pixels")
         if "oracle" in self.methods:
             raise InputError("--methods 'oracle' needs known groups, which FEMNIST does not have; leave it out")
-        if not 0 < self.test_share < 1:
-            raise InputError(f"--test-share must lie between 0 and 1, got {self.test_share:g}")
-        if not self.data.exists():
-            raise InputError(f"{self.data} does not exist; give the path of FEMNIST's file or folder with --data")
-
-    @classmethod
-    def quick(cls) -> Mapping[str, Any]:
-        """One split of 64 writers, 300 epochs."""
-        return {"repetitions": 1, "writers": 64, "epochs": 300, "look_every": 25}
+        check_data(self.data)
 
     def parts(self) -> Sequence[Part]:
         """One part per repetition and method: all personal models of a method train together."""
-        return [
-            Part(f"{method}-repetition-{r}", r, (method,)) for r in range(self.repetitions) for method in self._longest()
-        ]
+        longest_first = sorted(self.methods, key=lambda method: method == "grand-mean")
+        return [Part(f"{method}-repetition-{r}", r, (method,)) for r in range(self.repetitions) for method in longest_first]
 
-    def _longest(self) -> list[str]:
-        """The methods, those of one model for all last."""
-        return sorted(self.methods, key=lambda method: method == "grand-mean")
-
-    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> Findings:
+    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> PartFindings:
         """One method on one split."""
-        from kinfed.experiments.training import train_and_test
         from kinfed.learners.neural import TorchLearner
 
         (method,), seed = part.options, repetition_seed(self.seed, part.repetition)
         train, test = self._split(seed)
-        weights = self._weights(train, method, seed)
+        weights = weigh(input_geometry(train, self.bandwidth or federated_median(train), self.features, seed), method)
         learner = TorchLearner(
             hidden=(self.hidden,), learning_rate=self.learning_rate, epochs=self.epochs, batch_size=self.batch
         )
@@ -125,7 +115,7 @@ class Femnist:
             "self weight": weights.self_weight,
             "effective sample size": weights.effective_sample_size,
         }
-        return Findings(
+        return PartFindings(
             tuple(
                 Measurement(setting, method, part.repetition, metric, one, train.names) for metric, one in values.items()
             ),
@@ -135,29 +125,21 @@ class Femnist:
     def _split(self, seed: int) -> tuple[Federation, Federation]:
         federation = read_femnist(self.data, writers=self.writers, seed=self.seed)
         if self.pixels == "ink":
-            agents = tuple(Agent(agent.name, 1 - np.asarray(agent.X), agent.y) for agent in federation)
-            federation = Federation(agents, federation.columns, target=federation.target)
-        train, test = federation.split(test_size=self.test_share, seed=seed)
-        if not test.sizes.all():
-            writer = test.names[int(np.argmin(test.sizes))]
-            raise InputError(f"writer {writer} has too few images for --test-share {self.test_share:g}; raise it")
+            agents = tuple(replace(agent, X=1 - np.asarray(agent.X)) for agent in federation)
+            federation = replace(federation, agents=agents)
+        train, test = split_writers(federation, self.test_share, seed)
         if self.pixels == "standardised":
             preparation = Preparation.fit(train)
             train, test = preparation.transform(train), preparation.transform(test)
         return train, test
 
-    def _weights(self, train: Federation, method: str, seed: int) -> Weights:
-        kernel = Gaussian(self.bandwidth or federated_median(train))
-        features = FourierFeatures(kernel, self.features, dim=train.dim, seed=seed)
-        return weigh(explicit_geometry([features(agent.X) for agent in train], norm_bound=features.norm_bound), method)
-
-    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
+    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
         """Judge the order of the methods and whether anyone loses, and draw the paper's figures."""
         looks = -(-self.epochs // self.look_every)
         return Conclusion(
             verdicts=tuple(self._verdicts(results)),
             figures={
-                "accuracy": accuracy_figure(_by_agent(results, FINAL), _by_agent(results, BEST)),
+                "accuracy": accuracy_figure(by_agent(results, FINAL), by_agent(results, BEST)),
                 "training": training_figure(findings, self.methods),
                 "sizes": sizes_figure(next(iter(findings.values())).arrays),
             },
@@ -184,21 +166,20 @@ class Femnist:
         )
 
     def _verdicts(self, results: pandas.DataFrame) -> Iterator[Verdict]:
-        by_agent = {metric: _by_agent(results, metric) for metric in (FINAL, BEST)}
-        writers = len(by_agent[FINAL])
+        tables = {metric: by_agent(results, metric) for metric in (FINAL, BEST)}
+        writers = len(tables[FINAL])
         setting = f"{writers} writers, {self.repetitions} split(s), {self.epochs} epochs, pixels {self.pixels}"
-        compared = {"local", "grand-mean", PAPER} & set(self.methods)
-        if len(compared) == 3:
+        if {"local", "grand-mean", PAPER} <= set(self.methods):
             texts, conditions = [], []
-            for metric, table in by_agent.items():
-                levels = " / ".join(_percent(table[method]) for method in (PAPER, "grand-mean", "local"))
+            for metric, table in tables.items():
+                levels = " / ".join(percent(table[method]) for method in (PAPER, "grand-mean", "local"))
                 gains = [
                     table[PAPER] - table["grand-mean"],
                     table["grand-mean"] - table["local"],
                     table[PAPER] - table["local"],
                 ]
-                conditions += [_clearly_positive(gain) for gain in gains[:2]]
-                texts.append(f"{metric}: {levels} %; differences {', '.join(_percent(gain) for gain in gains)} points")
+                conditions += [bool(gain.mean() > 2 * gain.std() / np.sqrt(writers)) for gain in gains[:2]]
+                texts.append(f"{metric}: {levels} %; differences {', '.join(percent(gain) for gain in gains)} points")
             yield Verdict(
                 "Q-aggregation is above the grand mean, which is above local training, on average (here: each by two "
                 "standard errors over agents)",
@@ -217,9 +198,9 @@ class Femnist:
             if not {method, "local"} <= set(self.methods):
                 continue
             texts, shares = [], []
-            for metric, table in by_agent.items():
-                share = float((table[method] >= table["local"] - 1e-12).mean())
-                splits = _shares_by_split(results, metric, method)
+            for metric, table in tables.items():
+                share = not_worse(table, method)
+                splits = [not_worse(by_agent(rows, metric), method) for _, rows in results.groupby("repetition")]
                 shares.append(share)
                 texts.append(
                     f"{metric}: {share:.1%} ± {np.sqrt(share * (1 - share) / writers):.1%} of the agents over all splits, "
@@ -234,43 +215,57 @@ class Femnist:
             )
 
 
-def _by_agent(results: pandas.DataFrame, metric: str) -> pandas.DataFrame:
+def check_data(path: Path) -> None:
+    """Refuse a path that is not there before anything is computed."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist; give the path of FEMNIST's file or folder with --data")
+
+
+def split_writers(federation: Federation, share: float, seed: int) -> tuple[Federation, Federation]:
+    """Training and test images of every writer, each of whom must have some of both."""
+    train, test = federation.split(test_size=share, seed=seed)
+    if not test.sizes.all():
+        writer = test.names[int(np.argmin(test.sizes))]
+        raise InputError(f"writer {writer} has too few images for --test-share {share:g}; raise it")
+    return train, test
+
+
+def by_agent(results: pandas.DataFrame, metric: str) -> pandas.DataFrame:
     """Means over repetitions: a row per agent, a column per method."""
-    chosen = results[results["metric"] == metric]
-    return chosen.pivot_table(index="agent", columns="method", values="value", aggfunc="mean", sort=False)
+    return results[results["metric"] == metric].pivot_table(
+        index="agent", columns="method", values="value", aggfunc="mean", sort=False
+    )
 
 
-def _shares_by_split(results: pandas.DataFrame, metric: str, method: str) -> list[float]:
-    """Share of agents for whom the method is at least as good as local training, in every split."""
-    shares = []
-    for _, rows in results.groupby("repetition"):
-        table = _by_agent(rows, metric)
-        shares.append(float((table[method] >= table["local"] - 1e-12).mean()))
-    return shares
+def not_worse(table: pandas.DataFrame, method: str) -> float:
+    """Share of agents for whom the method is at least as good as local training."""
+    return float((table[method] >= table["local"] - 1e-12).mean())
 
 
-def _percent(values: pandas.Series[float]) -> str:
+def mean_over_agents(values: pandas.Series[float], digits: int = 2) -> str:
+    """Mean over agents and its standard error."""
+    return with_error(float(values.mean()), float(values.std() / np.sqrt(len(values))), digits)
+
+
+def percent(values: pandas.Series[float]) -> str:
     """Mean over agents and its standard error, in percent."""
-    return with_error(100 * float(values.mean()), 100 * float(values.std() / np.sqrt(len(values))))
-
-
-def _clearly_positive(values: pandas.Series[float]) -> bool:
-    return bool(values.mean() > 2 * values.std() / np.sqrt(len(values)))
+    return mean_over_agents(100 * values)
 
 
 def _table(results: pandas.DataFrame, methods: Sequence[str]) -> pandas.DataFrame:
     columns = {}
     for metric in (FINAL, BEST):
-        table = _by_agent(results, metric)
-        columns[metric] = [_percent(table[m]) for m in methods]
+        table = by_agent(results, metric)
+        columns[metric] = [percent(table[m]) for m in methods]
         columns[f"{metric}, worst tenth of agents"] = [f"{100 * table[m].quantile(0.1):.1f}" for m in methods]
-    for metric in ("self weight", "effective sample size"):
-        table = _by_agent(results, metric)
-        columns[f"median {metric}"] = [f"{table[m].median():.3g}" for m in methods]
+    columns |= {
+        f"median {metric}": [f"{by_agent(results, metric)[m].median():.3g}" for m in methods]
+        for metric in ("self weight", "effective sample size")
+    }
     return pandas.DataFrame(columns, index=list(methods))
 
 
-def _curve_table(findings: Mapping[Part, Findings], methods: Sequence[str]) -> pandas.DataFrame:
+def _curve_table(findings: Mapping[Part, PartFindings], methods: Sequence[str]) -> pandas.DataFrame:
     curves = {}
     for method in methods:
         found = [one.arrays for part, one in findings.items() if part.options[0] == method]
@@ -278,3 +273,59 @@ def _curve_table(findings: Mapping[Part, Findings], methods: Sequence[str]) -> p
         chosen = np.unique(np.linspace(0, len(epochs) - 1, 9).round().astype(int))
         curves[method] = {int(epochs[i]): f"{mean[i]:.2f}" for i in chosen} | {"best": f"{mean.max():.2f}"}
     return pandas.DataFrame(curves)
+
+
+def accuracy_figure(final: pandas.DataFrame, best: pandas.DataFrame) -> Figure:
+    """Accuracy of every agent by method, sorted, and box plots."""
+    figure, axes = panels(2, 2, width=5.0, height=3.1, width_ratios=(2.2, 1))
+    for row, (words, table) in zip(axes, (("at the end", final), ("best during training", best)), strict=True):
+        ordered = table.sort_values(PAPER if PAPER in table else table.columns[-1])
+        for method in ordered.columns:
+            row[0].plot(
+                np.arange(len(ordered)),
+                100 * ordered[method].to_numpy(),
+                ".",
+                markersize=4,
+                color=colour(str(method)),
+                label=label(str(method)),
+            )
+        row[0].set_title(f"accuracy of every agent, {words}", fontsize=9)
+        row[0].set_ylabel("percent")
+        boxes = row[1].boxplot(
+            [100 * table[method].to_numpy() for method in table.columns],
+            tick_labels=[str(method) for method in table.columns],
+            patch_artist=True,
+            showmeans=True,
+        )
+        for box, method in zip(boxes["boxes"], table.columns, strict=True):
+            box.set(facecolor=colour(str(method)), alpha=0.5)
+        row[1].tick_params(axis="x", labelsize=7)
+    axes[1, 0].set_xlabel("agents, sorted by " + label(PAPER if PAPER in final else str(final.columns[-1])))
+    legend(axes[0, 0], 7)
+    return figure
+
+
+def training_figure(findings: Mapping[Part, PartFindings], methods: Sequence[str]) -> Figure:
+    """Mean test accuracy during training."""
+    figure, axes = panels(width=5.4, height=3.4)
+    for method in methods:
+        curves = [found.arrays for part, found in findings.items() if part.options[0] == method]
+        mean = 100 * np.mean([one["curve"] for one in curves], axis=0)
+        axes.plot(curves[0]["epochs"], mean, color=colour(method), label=label(method))
+    axes.set(xlabel="epochs", ylabel="mean test accuracy, percent")
+    legend(axes)
+    return figure
+
+
+def sizes_figure(arrays: Mapping[str, NDArray[Any]]) -> Figure:
+    """Images of every agent for training and test."""
+    figure, axes = panels(width=6.0, height=3.0)
+    order = np.argsort(arrays["train_sizes"])
+    place = np.arange(len(order))
+    axes.bar(place, arrays["train_sizes"][order], width=1.0, color="#0072B2", label="train")
+    axes.bar(
+        place, arrays["test_sizes"][order], width=1.0, bottom=arrays["train_sizes"][order], color="#E69F00", label="test"
+    )
+    axes.set(xlabel="agents", ylabel="images")
+    legend(axes)
+    return figure

@@ -5,26 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas
-from numpy.typing import NDArray
 
+from kinfed.embedding import FourierFeatures, Gaussian
 from kinfed.errors import InputError
-from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.measurements import Findings, Measurement, setting_label, setting_value, whole
-from kinfed.experiments.paper_settings import EXACT, PAPER, repetition_seed
-from kinfed.experiments.summary import by_repetition, methods_table, over_repetitions, ratio_with_error, with_error
-from kinfed.features import FourierFeatures
-from kinfed.kernels import Gaussian
+from kinfed.experiments.experiment import (
+    Conclusion,
+    Experiment,
+    Figure,
+    Measurement,
+    Part,
+    PartFindings,
+    PartProgress,
+    Verdict,
+    graded,
+    setting_label,
+    setting_value,
+    whole,
+)
+from kinfed.experiments.paper_settings import (
+    EXACT,
+    PAPER,
+    by_repetition,
+    methods_table,
+    over_repetitions,
+    ratio_with_error,
+    repetition_seed,
+    weigh_by,
+    with_error,
+)
 from kinfed.plotting.style import colour, label, panels
-from kinfed.weights import GEOMETRIC_RULES, RULES, explicit_geometry, weigh
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Array = NDArray[np.float64]
+from kinfed.validation import Array
+from kinfed.weights import explicit_geometry, geometric_rules
 
 METRIC = "squared MMD error over tr Sigma"
 DIMENSION = "effective dimension"
@@ -34,7 +49,7 @@ _AWAY = 3.0
 
 
 @dataclass(frozen=True)
-class IdenticalAgents:
+class IdenticalAgents(Experiment):
     """Error of the aggregated mean embedding in the number of identical agents and in their points, known exactly."""
 
     name: ClassVar[str] = "identical-agents"
@@ -44,8 +59,7 @@ class IdenticalAgents:
         "embedding mu of the random features has a closed form, so the error is exact; it is given relative to tr Sigma. "
         "Errors are standard errors over repetitions."
     )
-    needs: ClassVar[tuple[str, ...]] = ()
-    revision: ClassVar[int] = 1
+    quick: ClassVar[Mapping[str, Any]] = {"repetitions": 3, "features": 200, "points": (10, 50, 200), "kin": (1, 4, 16, 32)}
 
     agents: int = field(default=64, metadata={"help": "B."})
     kin: tuple[int, ...] = field(default=(1, 2, 4, 8, 16, 32), metadata={"help": "Numbers |V| of identical agents."})
@@ -59,30 +73,23 @@ class IdenticalAgents:
     targets: int = field(default=8, metadata={"help": "Identical agents whose error is measured, at most."})
     methods: tuple[str, ...] = field(
         default=("local", "oracle", PAPER, EXACT, "similarity-test"),
-        metadata={"help": f"Rules to compare: {', '.join(GEOMETRIC_RULES)}."},
+        metadata={"help": f"Rules to compare: {', '.join(geometric_rules())}."},
     )
     repetitions: int = field(default=25, metadata={"help": "Independent repetitions."})
-    seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         for option, value in (("--kin", max(self.kin)), ("--fixed-kin", self.fixed_kin)):
             if value > self.agents:
                 raise InputError(f"{option} must be at most the number of agents, {self.agents}, got {value}")
-
-    @classmethod
-    def quick(cls) -> Mapping[str, Any]:
-        """Three repetitions with fewer features."""
-        return {"repetitions": 3, "features": 200, "points": (10, 50, 200), "kin": (1, 4, 16, 32)}
 
     def parts(self) -> Sequence[Part]:
         """One part per repetition and dimension."""
         return [Part(f"dim-{d}-repetition-{r}", r, (d,)) for r in range(self.repetitions) for d in self.dims]
 
-    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> Findings:
+    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> PartFindings:
         """All numbers of identical agents and of points, in one dimension."""
-        (dim,) = part.options
-        seed, found = repetition_seed(self.seed, part.repetition), []
+        (dim,), seed, found = part.options, repetition_seed(self.seed, part.repetition), []
         features = FourierFeatures(Gaussian(float(np.sqrt(dim))), self.features, dim=dim, seed=seed)
         mean, covariance = normal_moments(features)
         trace = float(np.trace(covariance))
@@ -95,15 +102,17 @@ class IdenticalAgents:
             geometry = explicit_geometry(points, norm_bound=features.norm_bound, targets=targets)
             setting, names = setting_label(d=dim, kin=size, n=n), tuple(str(t) for t in targets)
             for method in self.methods:
-                options = {"groups": _groups(size, self.agents)} if "groups" in RULES[method].needs else {}
-                weights = weigh(geometry, method, **options).matrix
-                errors = np.sum((weights @ means - mean) ** 2, axis=1) / trace
+                # The identical agents are one group, every other agent its own.
+                groups = [0] * size + list(range(1, self.agents - size + 1))
+                errors = np.sum((weigh_by(geometry, method, groups).matrix @ means - mean) ** 2, axis=1) / trace
                 found.append(Measurement(setting, method, part.repetition, METRIC, errors, names))
-            found.append(whole(setting, BRACKET, part.repetition, METRIC, 1 / (size * n)))
-            found.append(whole(setting, NAIVE, part.repetition, METRIC, 1 / n))
-            found.append(whole(setting, BRACKET, part.repetition, DIMENSION, dimension))
+            found += [
+                whole(setting, BRACKET, part.repetition, METRIC, 1 / (size * n)),
+                whole(setting, NAIVE, part.repetition, METRIC, 1 / n),
+                whole(setting, BRACKET, part.repetition, DIMENSION, dimension),
+            ]
             progress((done + 1) / len(settings))
-        return Findings(tuple(found))
+        return PartFindings(tuple(found))
 
     def _points(self, features: FourierFeatures, size: int, n: int, rng: np.random.Generator) -> list[Any]:
         """Embedded points: the first `size` agents are N(0, I), the others normal about random places far away."""
@@ -113,16 +122,18 @@ class IdenticalAgents:
         places[:size] = 0.0
         return [features(place + rng.standard_normal((n, dim))) for place in places]
 
-    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
+    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
         """Judge the closeness to the oracle and the cap on the gain, and draw the errors on logarithmic axes."""
         dimensions = _dimensions(results)
         setting = f"{self.repetitions} repetitions, B={self.agents}, D={self.features}, bandwidth sqrt(d)"
         verdicts = []
         for method, words in ((PAPER, "Algorithm 3"), (EXACT, "the exact minimiser")):
-            if method in self.methods and "oracle" in self.methods:
+            if {method, "oracle"} <= set(self.methods):
                 if max(self.kin) > 1:
-                    verdicts.append(self._near_oracle(results, method, words, setting))
-                    verdicts.append(self._cap(results, dimensions, method, words, setting))
+                    verdicts += [
+                        self._near_oracle(results, method, words, setting),
+                        self._cap(results, dimensions, method, words, setting),
+                    ]
                 if 1 in self.kin:
                     verdicts.append(self._no_kin(results, method, words, setting))
         return Conclusion(
@@ -145,54 +156,49 @@ class IdenticalAgents:
             ),
         )
 
+    def _ratio(self, results: pandas.DataFrame, dim: int, size: int, first: str, second: str) -> tuple[float, float]:
+        """Error of one method over that of another, with its standard error; that of learning alone is `NAIVE`."""
+        rows = by_repetition(results, METRIC).loc[setting_label(d=dim, kin=size, n=self.fixed_points)]
+        return ratio_with_error(rows[first].to_numpy(), rows[second].to_numpy())
+
     def _near_oracle(self, results: pandas.DataFrame, method: str, words: str, setting: str) -> Verdict:
-        table = by_repetition(results, METRIC)
-        texts, ratios = [], []
-        for dim in self.dims:
-            for size in (size for size in self.kin if size > 1):
-                rows = table.loc[setting_label(d=dim, kin=size, n=self.fixed_points)]
-                ratio, error = ratio_with_error(rows[method].to_numpy(), rows["oracle"].to_numpy())
-                ratios.append(ratio)
-                texts.append(f"d={dim}, |V|={size}: {with_error(ratio, error)}")
-        near = [ratio <= 2 for ratio in ratios]
+        found = {
+            f"d={dim}, |V|={size}": self._ratio(results, dim, size, method, "oracle")
+            for dim in self.dims
+            for size in self.kin
+            if size > 1
+        }
         return Verdict(
             f"{words} is comparable to an oracle that selects the identical agents (here: at most twice its error)",
-            f"error over the oracle's at n={self.fixed_points}, " + "; ".join(texts),
-            graded(near),
+            f"error over the oracle's at n={self.fixed_points}, "
+            + "; ".join(f"{case}: {with_error(*pair)}" for case, pair in found.items()),
+            graded(ratio <= 2 for ratio, _ in found.values()),
             setting,
         )
 
     def _no_kin(self, results: pandas.DataFrame, method: str, words: str, setting: str) -> Verdict:
-        table, texts, recovers = by_repetition(results, METRIC), [], []
-        for dim in self.dims:
-            rows = table.loc[setting_label(d=dim, kin=1, n=self.fixed_points)]
-            ratio, error = ratio_with_error(rows[method].to_numpy(), np.full(len(rows), 1 / self.fixed_points))
-            recovers.append(ratio <= 1.1 + 2 * np.nan_to_num(error))
-            texts.append(f"d={dim}: {with_error(ratio, error)}")
+        found = {dim: self._ratio(results, dim, 1, method, NAIVE) for dim in self.dims}
         return Verdict(
             f"without identical agents {words} recovers the error of learning alone (here: at most 10 % above, up to "
             "two standard errors)",
-            f"error over tr Sigma / n_1 at |V|=1, n={self.fixed_points}, " + "; ".join(texts),
-            graded(recovers),
+            f"error over tr Sigma / n_1 at |V|=1, n={self.fixed_points}, "
+            + "; ".join(f"d={dim}: {with_error(*pair)}" for dim, pair in found.items()),
+            graded(ratio <= 1.1 + 2 * np.nan_to_num(error) for ratio, error in found.values()),
             setting,
         )
 
     def _cap(
         self, results: pandas.DataFrame, dimensions: Mapping[int, float], method: str, words: str, setting: str
     ) -> Verdict:
-        table = by_repetition(results, METRIC)
-        size, texts, within = max(self.kin), [], []
-        for dim in self.dims:
-            rows = table.loc[setting_label(d=dim, kin=size, n=self.fixed_points)]
-            gain, error = ratio_with_error(np.full(len(rows), 1 / self.fixed_points), rows[method].to_numpy())
-            cap = float(np.sqrt(min(dimensions[dim], self.fixed_points)))
-            within.append(gain - 2 * np.nan_to_num(error) <= cap)
-            texts.append(f"d={dim}: {with_error(gain, error)} against {cap:.2f}")
+        size = max(self.kin)
+        caps = {dim: float(np.sqrt(min(dimensions[dim], self.fixed_points))) for dim in self.dims}
+        gains = {dim: self._ratio(results, dim, size, NAIVE, method) for dim in self.dims}
         return Verdict(
             f"the gain of {words} over learning alone is capped by sqrt(min(d_e, n_1)) (here: not above it by two "
             "standard errors)",
-            f"gain at |V|={size}, n={self.fixed_points}, against the cap, " + "; ".join(texts),
-            graded(within),
+            f"gain at |V|={size}, n={self.fixed_points}, against the cap, "
+            + "; ".join(f"d={dim}: {with_error(*gains[dim])} against {cap:.2f}" for dim, cap in caps.items()),
+            graded(gain - 2 * np.nan_to_num(error) <= caps[dim] for dim, (gain, error) in gains.items()),
             setting,
         )
 
@@ -218,9 +224,7 @@ class IdenticalAgents:
             for method, style in ((BRACKET, "--"), (NAIVE, ":")):
                 curve = rows[rows["method"] == method]
                 axis.plot(curve[along], curve["mean"], style, color="#555555", label=method)
-            axis.set_xscale("log")
-            axis.set_yscale("log")
-            axis.grid(True, alpha=0.25)
+            axis.set(xscale="log", yscale="log")
             values = sorted(set(rows[along]))
             axis.set_xticks(values, [str(value) for value in values])
             axis.minorticks_off()
@@ -244,11 +248,6 @@ def normal_moments(features: FourierFeatures) -> tuple[Array, Array]:
     second = np.exp(-total / 2) * np.cos(phases[:, None] + phases) + np.exp(-apart / 2) * np.cos(phases[:, None] - phases)
     mean = np.sqrt(2 / features.n_features) * np.exp(-squares / 2) * np.cos(phases)
     return mean, second / features.n_features - np.outer(mean, mean)
-
-
-def _groups(size: int, agents: int) -> list[int]:
-    """The identical agents are one group, every other agent its own."""
-    return [0] * size + list(range(1, agents - size + 1))
 
 
 def _dimensions(results: pandas.DataFrame) -> dict[int, float]:

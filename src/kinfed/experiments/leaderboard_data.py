@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from kinfed.columns import first_repeated
 from kinfed.data import read_federation
 from kinfed.data.catalogue import CATALOGUE, fetch
 from kinfed.errors import InputError
-from kinfed.federation import Agent, Federation
+from kinfed.experiments.never_wrong import METRIC
+from kinfed.federation import Federation
+from kinfed.result import Personalization
+from kinfed.validation import Array, first_repeated
 
 SMALLEST = 8
 """Rows of an agent that takes part, at least."""
@@ -23,6 +25,7 @@ MOST_CELLS = 5_000_000
 MOST_CLASSES = 10
 """Different whole numbers that are taken for classes, at most."""
 
+LOG_LOSS, ERROR_RATE = "log loss", "error rate"
 PACKAGED = tuple(name for name, entry in CATALOGUE.items() if entry.source.at_hand)
 """Names of the federations that need nothing but a package."""
 
@@ -64,7 +67,8 @@ class Contest:
             raise InputError(f"{self.path}: fewer than two agents have {SMALLEST} rows; leave it out of --data")
         chosen = federation.select(enough.tolist())
         classes = holds_classes(chosen)
-        return (chosen, True) if classes and _kind(chosen) != "f" else (_with_target(chosen, classes), classes)
+        coded = classes and np.asarray(chosen[0].y).dtype.kind != "f"
+        return (chosen if coded else with_target(chosen, classes=classes)), classes
 
 
 def contests(given: Sequence[str]) -> tuple[list[Contest], list[str]]:
@@ -78,8 +82,7 @@ def contests(given: Sequence[str]) -> tuple[list[Contest], list[str]]:
     for one in given:
         if one in CATALOGUE and not Path(one).exists():
             entry = CATALOGUE[one]
-            is_table = entry.source.suffix == ".csv"
-            columns = (entry.target, entry.agent) if is_table else (None, None)
+            columns = (entry.target, entry.agent) if entry.source.suffix == ".csv" else (None, None)
             found.append(Contest(one, fetch(entry), *columns))
             continue
         path, target, agent = _parts(one)
@@ -94,8 +97,7 @@ def contests(given: Sequence[str]) -> tuple[list[Contest], list[str]]:
             found += _of_archive(archive) if small else []
     if not found:
         raise InputError("none of the federations given with --data can be used; give other paths")
-    repeated = first_repeated([one.name for one in found])
-    if repeated is not None:
+    if (repeated := first_repeated([one.name for one in found])) is not None:
         raise InputError(f"two federations of --data are called {repeated!r}; rename one of the files")
     return found, too_large
 
@@ -108,14 +110,18 @@ def holds_classes(federation: Federation) -> bool:
     return len(values) <= MOST_CLASSES and bool((values == np.rint(values)).all())
 
 
-def _kind(federation: Federation) -> str:
-    return str(np.asarray(federation[0].y).dtype.kind)
-
-
-def _with_target(federation: Federation, classes: bool) -> Federation:
+def with_target(federation: Federation, *, classes: bool, unit: float = 1.0) -> Federation:
+    """The federation with its target in another unit, as whole numbers if they are classes and as floats if not."""
     kind = np.int64 if classes else np.float64
-    agents = (Agent(one.name, one.X, np.asarray(one.y).astype(kind)) for one in federation)
-    return replace(federation, agents=tuple(agents))
+    return replace(federation, agents=tuple(replace(one, y=(np.asarray(one.y) / unit).astype(kind)) for one in federation))
+
+
+def held_out_errors(result: Personalization) -> dict[str, Array]:
+    """Test errors of every agent's own model: the mean squared error, or log loss and error rate of classes."""
+    scores = result.scored["personalized"]
+    if scores.task == "regression":
+        return {METRIC: scores[METRIC]}
+    return {LOG_LOSS: scores[LOG_LOSS], ERROR_RATE: 1 - scores["accuracy"]}
 
 
 def _parts(given: str) -> tuple[Path, str | None, str | None]:

@@ -12,28 +12,47 @@ import numpy as np
 import pandas
 from numpy.typing import NDArray
 
-from kinfed.collaboration import collaboration_weights
-from kinfed.data import Generated, Preparation, concept_shift, no_structure
-from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.measurements import Findings, Measurement, setting_label
-from kinfed.experiments.paper_settings import PAPER, concept_geometry, repetition_seed
-from kinfed.experiments.summary import by_repetition, methods_table, ratio_with_error, with_error
+from kinfed.backends.pooled import PooledAgents
+from kinfed.data import Preparation, SyntheticFederation, concept_shift, no_structure
+from kinfed.experiments.experiment import (
+    Conclusion,
+    Experiment,
+    Figure,
+    Measurement,
+    Part,
+    PartFindings,
+    PartProgress,
+    Verdict,
+    graded,
+    setting_label,
+)
+from kinfed.experiments.paper_settings import (
+    PAPER,
+    by_repetition,
+    concept_geometry,
+    methods_table,
+    ratio_with_error,
+    repetition_seed,
+    with_error,
+)
 from kinfed.learners.ridge import Ridge
 from kinfed.plotting.style import colour, label, panels
+from kinfed.pretraining_analysis import collaboration_weights
 from kinfed.progress import Progress
-from kinfed.validation import one_of
-from kinfed.weights import weigh
+from kinfed.validation import Array, one_of
+from kinfed.weights import Weights, weigh
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axis import Axis
 
-Array = NDArray[np.float64]
 
 METRIC = "mean squared error"
 OURS, EMBEDDED = "calibrated", "q-aggregation, kinfed's embedding"
 SIMPLER = ("local", "grand-mean", PAPER)
 """What a person would otherwise choose from."""
 BASELINES = (*SIMPLER, EMBEDDED, "oracle")
+CALIBRATING = 0.95
+"""Share of the time of a part that the calibration takes."""
 
 
 class Bound(NamedTuple):
@@ -72,7 +91,7 @@ class Setting:
         """Whether this is the setting of the paper's first experiment."""
         return (self.groups, self.points, self.dim) == (2, 10, 20)
 
-    def draw(self, agents: int, seed: int) -> Generated:
+    def draw(self, agents: int, seed: int) -> SyntheticFederation:
         """A federation of that many agents."""
         if isinstance(self.groups, str):
             return no_structure(agents, self.points, self.dim, agents=self.groups, seed=seed)
@@ -101,7 +120,7 @@ SETTINGS: dict[str, Setting] = dict(_settings())
 
 
 @dataclass(frozen=True)
-class NeverWrong:
+class NeverWrong(Experiment):
     """Error of the calibrated rule over that of local, grand mean and the paper's rule; all targets count."""
 
     name: ClassVar[str] = "never-wrong"
@@ -111,8 +130,8 @@ class NeverWrong:
         "form. *q-aggregation* is the paper's rule with the paper's own features on the raw data; *oracle* knows the true "
         "groups. Figures are means over all agents; errors are standard errors over repetitions."
     )
-    needs: ClassVar[tuple[str, ...]] = ()
-    revision: ClassVar[int] = 1
+    quick: ClassVar[Mapping[str, Any]] = {"repetitions": 2, "other_repetitions": 2, "agents": 30}
+    least: ClassVar[Mapping[str, int]] = {"agents": 2, "folds": 2}
 
     agents: int = field(default=100, metadata={"help": "B."})
     features: int = field(default=500, metadata={"help": "D, random Fourier features."})
@@ -122,17 +141,11 @@ class NeverWrong:
     )
     repetitions: int = field(default=20, metadata={"help": "Independent repetitions of the paper's setting."})
     other_repetitions: int = field(default=4, metadata={"help": "Independent repetitions of the other settings."})
-    seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
 
     def __post_init__(self) -> None:
-        check_settings(self, {"agents": 2, "folds": 2})
+        super().__post_init__()
         for one in self.settings:
             one_of(one, SETTINGS, "--settings")
-
-    @classmethod
-    def quick(cls) -> Mapping[str, Any]:
-        """Two repetitions of 30 agents."""
-        return {"repetitions": 2, "other_repetitions": 2, "agents": 30}
 
     def parts(self) -> Sequence[Part]:
         """One part per setting and repetition; all take about as long, so they come in the order of the tables."""
@@ -142,35 +155,37 @@ class NeverWrong:
     def _repetitions(self, name: str) -> int:
         return self.repetitions if SETTINGS[name].is_the_papers else self.other_repetitions
 
-    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> Findings:
+    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> PartFindings:
         """All methods in one setting; the settings of a repetition share the random draws they can."""
         (name,), seed = part.options, repetition_seed(self.seed, part.repetition)
         setting = SETTINGS[name]
         generated = setting.draw(self.agents, seed)
         train = generated.train
         geometry = concept_geometry(train, self.features, seed)
-        matrices = {method: weigh(geometry, method).matrix for method in SIMPLER}
         usual: dict[str, Any] = {"learner": Ridge(), "seed": seed, "n_features": self.features}
-        matrices[EMBEDDED] = collaboration_weights(train, PAPER, **usual).matrix
-        matrices["oracle"] = weigh(geometry, "oracle", groups=train.groups).matrix
         found = collaboration_weights(
             train,
             OURS,
             options={"folds": self.folds},
-            progress=calibration_progress(progress),
+            progress=stage(progress, 0.0, CALIBRATING, "calibrating"),
             **usual,
         )
-        matrices[OURS] = found.matrix
+        matrices = {
+            **{method: weigh(geometry, method).matrix for method in SIMPLER},
+            EMBEDDED: collaboration_weights(train, PAPER, **usual).matrix,
+            "oracle": weigh(geometry, "oracle", groups=train.groups).matrix,
+            OURS: found.matrix,
+        }
         preparation = Preparation.fit(train)
-        prepared = preparation.transform(train)
-        measurements = []
-        for method, matrix in matrices.items():
-            models = Ridge().fit(prepared, matrix)
-            errors = generated.population_mse(raw_coefficients(models.coefficients, preparation))
-            measurements.append(Measurement(setting.label, method, part.repetition, METRIC, errors, train.names))
-        return Findings(tuple(measurements), {"chosen": np.array([setting.label, _chosen(found)])})
+        agents = PooledAgents(preparation.transform(train), "regression")
+        models = {method: Ridge().fit(agents, matrix).coefficients for method, matrix in matrices.items()}
+        errors = {one: generated.population_mse(raw_coefficients(models[one], preparation)) for one in models}
+        return PartFindings(
+            tuple(Measurement(setting.label, one, part.repetition, METRIC, errors[one], train.names) for one in errors),
+            {"chosen": chosen_member(setting.label, found)},
+        )
 
-    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
+    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
         """Judge every bound, and draw all ratios."""
         errors = by_repetition(results, METRIC)
         settings = [setting for name, setting in SETTINGS.items() if name in self.settings]
@@ -238,12 +253,12 @@ def raw_coefficients(coefficients: Array, preparation: Preparation) -> Array:
     return raw
 
 
-def calibration_progress(progress: PartProgress) -> Progress:
-    """The share of a part that is done while the calibration, which takes nearly all of its time, goes on."""
+def stage(progress: PartProgress, begin: float, end: float, only: str = "training") -> Progress:
+    """Reports of one stage of a part, which takes it from one share to another; others than `only` are left out."""
 
     def report(what: str, done: int, total: int) -> None:
-        if what == "calibrating":
-            progress(0.95 * done / total)
+        if what == only:
+            progress(begin + (end - begin) * done / total)
 
     return report
 
@@ -251,18 +266,32 @@ def calibration_progress(progress: PartProgress) -> Progress:
 def ratio_table(errors: pandas.DataFrame, baselines: Sequence[str]) -> pandas.DataFrame:
     """A row per setting, a column per method the calibrated rule is compared with."""
     settings = errors.index.unique("setting")
-    texts = {method: [str(ratio(errors, one, [method])) for one in settings] for method in baselines}
-    return pandas.DataFrame(texts, index=settings)
+    return pandas.DataFrame(
+        {method: [str(ratio(errors, one, [method])) for one in settings] for method in baselines}, index=settings
+    )
 
 
-def chosen_table(findings: Mapping[Part, Findings]) -> pandas.DataFrame:
-    """The members chosen in every setting, the most frequent first."""
+def chosen_member(setting: str, weights: Weights) -> NDArray[np.str_]:
+    """What `chosen_table` needs of one part: its setting, and the candidate of the family that calibration chose."""
+    return np.array([setting, "" if weights.calibration is None else weights.calibration.chosen])
+
+
+def chosen_table(findings: Mapping[Part, PartFindings]) -> pandas.DataFrame:
+    """The candidates chosen in every setting, the most frequent first."""
     by_setting: dict[str, Counter[str]] = {}
     for found in findings.values():
-        setting, member = found.arrays["chosen"].tolist()
-        by_setting.setdefault(setting, Counter())[member] += 1
-    texts = ["; ".join(f"{member}: {times}" for member, times in one.most_common()) for one in by_setting.values()]
-    return pandas.DataFrame({"member: times": texts}, index=list(by_setting))
+        setting, candidate = found.arrays["chosen"].tolist()
+        by_setting.setdefault(setting, Counter())[candidate] += 1
+    texts = ["; ".join(f"{candidate}: {times}" for candidate, times in one.most_common()) for one in by_setting.values()]
+    return pandas.DataFrame({"candidate: times": texts}, index=list(by_setting))
+
+
+def ticks_within(axis: Axis, candidates: Sequence[float]) -> None:
+    """Plain numbers on a logarithmic axis, those of the candidates that are in sight."""
+    low, high = axis.get_view_interval()
+    ticks = [tick for tick in candidates if low <= tick <= high]
+    axis.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+    axis.axes.minorticks_off()
 
 
 def ratio_figure(errors: pandas.DataFrame, baselines: Sequence[str]) -> Figure:
@@ -285,16 +314,9 @@ def ratio_figure(errors: pandas.DataFrame, baselines: Sequence[str]) -> Figure:
         )
     axes.axvline(1.0, color="#555555", linestyle="--", linewidth=1.2)
     axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    ticks = [tick for tick in (0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0) if low <= tick <= high]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
+    ticks_within(axes.xaxis, (0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0))
     axes.set_yticks(places, settings)
     axes.invert_yaxis()
     axes.set_xlabel("error of calibrated over that of the method (left: smaller)")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return figure
-
-
-def _chosen(found: Any) -> str:
-    return str(found.calibration.chosen)

@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas
-from numpy.typing import NDArray
 
-from kinfed.collaboration import collaboration_weights
-from kinfed.data import Preparation, read_federation
+from kinfed.data import read_federation
 from kinfed.errors import InputError
-from kinfed.evaluation import score_models
-from kinfed.experiments.experiment import Conclusion, Part, PartProgress, Verdict, check_settings, graded
-from kinfed.experiments.measurements import Findings, Measurement, setting_label
+from kinfed.experiments.experiment import (
+    Conclusion,
+    Experiment,
+    Measurement,
+    Part,
+    PartFindings,
+    PartProgress,
+    Verdict,
+    graded,
+    setting_label,
+)
+from kinfed.experiments.leaderboard_data import ERROR_RATE, LOG_LOSS, held_out_errors, with_target
 from kinfed.experiments.never_wrong import (
+    CALIBRATING,
     METRIC,
     OURS,
     SIMPLER,
     Bound,
-    calibration_progress,
+    chosen_member,
     chosen_table,
     judge,
     ratio,
     ratio_figure,
     ratio_table,
+    stage,
 )
-from kinfed.experiments.paper_settings import repetition_seed
-from kinfed.experiments.summary import by_repetition, methods_table, with_error
-from kinfed.federation import Agent, Federation
+from kinfed.experiments.paper_settings import by_repetition, methods_table, repetition_seed, with_error
+from kinfed.federation import Federation
 from kinfed.learners import make_learner
+from kinfed.run import personalize
 from kinfed.splitting import derived_seed, held_out
 from kinfed.validation import one_of
 
-Array = NDArray[np.float64]
-
-ERROR_RATE, LOG_LOSS = "error rate", "log loss"
 SMALLEST, LEAST_TEST = 8, 4
 """Rows of an agent that takes part, and rows it keeps for testing, at least."""
 BOUND, TOGETHER = Bound(1.03, SIMPLER), 0.98
@@ -46,7 +52,7 @@ BOUND, TOGETHER = Bound(1.03, SIMPLER), 0.98
 
 
 @dataclass(frozen=True)
-class Problem:
+class RealProblem:
     """What is to be predicted in one file, divided by its unit."""
 
     file: str
@@ -66,18 +72,18 @@ class Problem:
 
 
 PROBLEMS = (
-    Problem("landmine", classes=True),
-    Problem("hsb82_schools"),
-    Problem("communities_crime"),
-    Problem("tcga_brca", "E", classes=True),
-    Problem("tcga_brca", "T", unit=365.25),  # days there, years here
-    Problem("heart_disease", classes=True),
+    RealProblem("landmine", classes=True),
+    RealProblem("hsb82_schools"),
+    RealProblem("communities_crime"),
+    RealProblem("tcga_brca", "E", classes=True),
+    RealProblem("tcga_brca", "T", unit=365.25),  # days there, years here
+    RealProblem("heart_disease", classes=True),
 )
 SETS = tuple(dict.fromkeys(problem.file for problem in PROBLEMS))
 
 
 @dataclass(frozen=True)
-class RealFederations:
+class RealFederations(Experiment):
     """Test error of the calibrated rule over that of local, grand mean and the paper's rule on real federations."""
 
     name: ClassVar[str] = "real-federations"
@@ -88,18 +94,17 @@ class RealFederations:
         "*q-aggregation* is the paper's rule with the features kinfed chooses. Figures are means over all agents; errors "
         "are standard errors over splits."
     )
-    needs: ClassVar[tuple[str, ...]] = ()
-    revision: ClassVar[int] = 1
+    quick: ClassVar[Mapping[str, Any]] = {"repetitions": 1, "sets": ("hsb82_schools", "heart_disease")}
+    least: ClassVar[Mapping[str, int]] = {"points": 2, "folds": 2}
 
     data: Path = field(metadata={"help": f"A folder with some of {', '.join(f'{name}.npz' for name in SETS)}."})
     sets: tuple[str, ...] = field(default=SETS, metadata={"help": "Those to use, where they are there."})
     points: int = field(default=20, metadata={"help": "Training points per agent, where they are few."})
     folds: int = field(default=5, metadata={"help": "Folds of the calibration."})
     repetitions: int = field(default=2, metadata={"help": "Random splits into training and test."})
-    seed: int = field(default=0, metadata={"help": "Equal seeds give equal results."})
 
     def __post_init__(self) -> None:
-        check_settings(self, {"points": 2, "folds": 2})
+        super().__post_init__()
         for one in self.sets:
             one_of(one, SETS, "--sets")
         if not self.data.is_dir():
@@ -108,13 +113,8 @@ class RealFederations:
             files = ", ".join(f"{name}.npz" for name in self.sets)
             raise InputError(f"the folder {self.data} holds none of {files}; give another with --data")
 
-    @classmethod
-    def quick(cls) -> Mapping[str, Any]:
-        """One split of the schools and the hospitals."""
-        return {"repetitions": 1, "sets": ("hsb82_schools", "heart_disease")}
-
     @property
-    def _problems(self) -> list[Problem]:
+    def _problems(self) -> list[RealProblem]:
         return [one for one in PROBLEMS if one.file in self.sets and (self.data / f"{one.file}.npz").is_file()]
 
     def parts(self) -> Sequence[Part]:
@@ -127,38 +127,33 @@ class RealFederations:
             for r in range(self.repetitions)
         ]
 
-    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> Findings:
+    def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> PartFindings:
         """All methods on one split."""
         problem, amount, learner = part.options
-        seed, minimiser = repetition_seed(self.seed, part.repetition), make_learner(learner)
-        federation = read_problem(self.data, problem)
-        train, test = split(federation, None if amount == "half" else self.points, seed)
+        seed, trained = repetition_seed(self.seed, part.repetition), make_learner(learner)
+        train, test = split(read_problem(self.data, problem), None if amount == "half" else self.points, seed)
         if learner == "ridge":
-            train, test = _with_target(train, np.float64), _with_target(test, np.float64)
-        found = {method: collaboration_weights(train, method, learner=minimiser, seed=seed) for method in SIMPLER}
-        found[OURS] = collaboration_weights(
+            train, test = with_target(train, classes=False), with_target(test, classes=False)
+        found = {one: personalize(train, trained, one, test, seed, baselines=False) for one in SIMPLER}
+        found[OURS] = personalize(
             train,
+            trained,
             OURS,
-            learner=minimiser,
-            seed=seed,
+            test,
+            seed,
             options={"folds": self.folds},
-            progress=calibration_progress(progress),
+            baselines=False,
+            progress=stage(progress, 0.0, CALIBRATING, "calibrating"),
         )
-        preparation = Preparation.fit(train)
-        prepared, tested = preparation.transform(train), preparation.transform(test)
         setting = setting_label(set=problem.name, n=amount, learner=learner)
-        measurements = []
-        for method, weights in found.items():
-            scores = score_models(minimiser.fit(prepared, weights.matrix, seed=seed), tested, minimiser.task)
-            values = {METRIC: scores[METRIC]} if learner == "ridge" else {LOG_LOSS: scores[LOG_LOSS]}
-            if learner == "logistic":
-                values[ERROR_RATE] = 1 - scores["accuracy"]
-            for metric, value in values.items():
-                measurements.append(Measurement(setting, method, part.repetition, metric, value, train.names))
-        record: Any = found[OURS].calibration
-        return Findings(tuple(measurements), {"chosen": np.array([setting, record.chosen])})
+        measurements = tuple(
+            Measurement(setting, method, part.repetition, metric, values, train.names)
+            for method, result in found.items()
+            for metric, values in held_out_errors(result).items()
+        )
+        return PartFindings(measurements, {"chosen": chosen_member(setting, found[OURS].weights)})
 
-    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, Findings]) -> Conclusion:
+    def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
         """Judge every problem and all together, and draw all ratios."""
         errors = leading_errors(results)
         captions = {
@@ -174,11 +169,11 @@ class RealFederations:
             tables["Log loss of calibrated over that of each other method, the same way:"] = ratio_table(
                 by_repetition(results, LOG_LOSS), SIMPLER
             )
-        for metric, caption in captions.items():
-            if metric in set(results["metric"]):
-                tables[f"{caption}, mean over agents and splits with its standard error:"] = methods_table(
-                    results, metric, 4
-                )
+        tables |= {
+            f"{caption}, mean over agents and splits with its standard error:": methods_table(results, metric, 4)
+            for metric, caption in captions.items()
+            if metric in set(results["metric"])
+        }
         tables["What was chosen for the federation, and in how many splits:"] = chosen_table(findings)
         return Conclusion(
             verdicts=tuple(self._verdicts(errors)),
@@ -197,8 +192,7 @@ class RealFederations:
     def _verdicts(self, errors: pandas.DataFrame) -> Iterator[Verdict]:
         splits = "1 split" if self.repetitions == 1 else f"{self.repetitions} splits"
         settings = list(errors.index.unique("setting"))
-        for setting in settings:
-            yield judge(errors, setting, BOUND, splits)
+        yield from (judge(errors, setting, BOUND, splits) for setting in settings)
         mean, error = geometric_mean(errors)
         yield Verdict(
             f"over all problems, the geometric mean of the error over that of the best of {', '.join(SIMPLER)} is at most "
@@ -209,30 +203,24 @@ class RealFederations:
         )
 
 
-def read_problem(folder: Path, problem: Problem) -> Federation:
+def read_problem(folder: Path, problem: RealProblem) -> Federation:
     """The federation of a problem, without agents of too few rows; classes are whole numbers."""
     path = folder / f"{problem.file}.npz"
     federation = read_federation(path, target=problem.target)
     enough = np.flatnonzero(federation.sizes >= SMALLEST)
     if not len(enough):
         raise InputError(f"{path}: no agent has {SMALLEST} rows; leave the file out of --sets")
-    kind = np.int64 if problem.classes else np.float64
-    return _with_target(federation.select(enough.tolist()), kind, problem.unit)
+    return with_target(federation.select(enough.tolist()), classes=problem.classes, unit=problem.unit)
 
 
 def split(federation: Federation, points: int | None, seed: int) -> tuple[Federation, Federation]:
     """Training and test part: that many training points per agent, or half of its rows; classes in proportion."""
-    parts: tuple[list[Agent], list[Agent]] = ([], [])
+    tests = []
     for agent in federation:
-        n, y = len(agent), np.asarray(agent.y)
-        n_test = n // 2 if points is None else max(n - points, LEAST_TEST)
+        n_test = len(agent) // 2 if points is None else max(len(agent) - points, LEAST_TEST)
         rng = np.random.default_rng(derived_seed(seed, "split", agent.name))
-        test = held_out(n, y, n_test / n, rng)
-        for into, rows in zip(parts, (~test, test), strict=True):
-            X = agent.X[rows].reset_index(drop=True) if isinstance(agent.X, pandas.DataFrame) else agent.X[rows]
-            into.append(Agent(agent.name, X, y[rows]))
-    train, tested = (replace(federation, agents=tuple(part)) for part in parts)
-    return train, tested
+        tests.append(held_out(len(agent), agent.y, n_test / len(agent), rng))
+    return federation.rows([~test for test in tests]), federation.rows(tests)
 
 
 def leading_errors(results: pandas.DataFrame) -> pandas.DataFrame:
@@ -259,8 +247,3 @@ def geometric_mean(errors: pandas.DataFrame) -> tuple[float, float]:
     if not np.isfinite(without).all():
         return mean(errors), float("nan")
     return mean(errors), float(np.sqrt((len(splits) - 1) * without.var()))
-
-
-def _with_target(federation: Federation, kind: type[np.int64 | np.float64], unit: float = 1.0) -> Federation:
-    agents = (Agent(one.name, one.X, (np.asarray(one.y) / unit).astype(kind)) for one in federation)
-    return replace(federation, agents=tuple(agents))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import platform
 import queue
 import shutil
 import signal
@@ -13,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -22,28 +22,24 @@ from multiprocessing.connection import wait
 from multiprocessing.managers import SyncManager
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Protocol
+from typing import Any
 
+import pandas
 from threadpoolctl import threadpool_limits
 
 from kinfed.errors import InputError, MissingExtraError
-from kinfed.experiments.experiment import Experiment, Part
-from kinfed.experiments.measurements import Findings, load_findings, save_findings, tidy
-from kinfed.experiments.summary import Provenance, means_table, write_summary
+from kinfed.experiments.experiment import Conclusion, Experiment, Part, PartFindings, load_findings, save_findings, tidy
 from kinfed.files import remove_unfinished
 from kinfed.parallel import available_cores
 from kinfed.plotting.style import save_figure
 from kinfed.progress import Progress
 
+_Reports = queue.Queue[tuple[int, float]]
+"""Numbers of parts, and the shares of them that are done."""
+
 # Parts report their shares in steps of a thousandth.
 _SHARES = 1000
 _NUMBERS = "%.6g"
-
-
-class _Reports(Protocol):
-    def put(self, item: tuple[int, float]) -> None: ...
-
-    def get(self, block: bool = True, timeout: float | None = None) -> tuple[int, float]: ...
 
 
 def run_experiment(
@@ -95,13 +91,14 @@ def run_experiment(
     for name, figure in conclusion.figures.items():
         save_figure(figure, out / name)
     remove_unfinished(folder)
-    made = Provenance(command, _settings(experiment), _versions(experiment), _seconds(clock), available_cores())
-    return write_summary(out / "summary.md", experiment, conclusion, made)
+    path = out / "summary.md"
+    path.write_text(_summary(experiment, conclusion, command, _seconds(clock)), encoding="utf-8")
+    return path
 
 
 def _run_parts(
     experiment: Experiment, parts: list[Part], paths: Mapping[Part, Path], meter: _Meter, workers: int
-) -> Iterator[tuple[Part, Findings]]:
+) -> Iterator[tuple[Part, PartFindings]]:
     if min(workers, len(parts)) <= 1:
         for number, part in enumerate(parts):
             yield part, _run_part(experiment, part, paths[part], partial(meter.report, number))
@@ -114,7 +111,7 @@ def _run_parts(
         reports: Any = manager.Queue()
         with _listening(reports, meter), _pool(min(workers, len(parts)), context) as pool:
             try:
-                futures: dict[Future[Findings], Part] = {
+                futures: dict[Future[PartFindings], Part] = {
                     pool.submit(_run_reporting, experiment, part, paths[part], number, reports): part
                     for number, part in enumerate(parts)
                 }
@@ -178,11 +175,11 @@ def _listening(reports: _Reports, meter: _Meter) -> Iterator[None]:
         listener.join()
 
 
-def _run_reporting(experiment: Experiment, part: Part, path: Path, number: int, reports: _Reports) -> Findings:
+def _run_reporting(experiment: Experiment, part: Part, path: Path, number: int, reports: _Reports) -> PartFindings:
     return _run_part(experiment, part, path, lambda share: reports.put((number, share)))
 
 
-def _run_part(experiment: Experiment, part: Part, path: Path, report: Callable[[float], None]) -> Findings:
+def _run_part(experiment: Experiment, part: Part, path: Path, report: Callable[[float], None]) -> PartFindings:
     checkpoint = path.with_suffix(".checkpoint")
     with threadpool_limits(1):  # the parts themselves fill the cores
         findings = experiment.run(part, report, checkpoint)
@@ -228,16 +225,11 @@ class _Meter:
             self._progress(self._name, round(_SHARES * done), _SHARES * self._total)
 
 
-def _settings(experiment: Experiment) -> dict[str, Any]:
-    return asdict(experiment)  # type: ignore[call-overload]
-
-
 def _digest(experiment: Experiment) -> str:
     """Of all settings that change what a part finds: parts of another run are never taken for this one's."""
-    decisive = {name: _identity(value) for name, value in _settings(experiment).items() if name != "repetitions"}
+    decisive = {name: _identity(value) for name, value in experiment.chosen.items() if name != "repetitions"}
     made_by = [experiment.name, experiment.revision, sorted(_versions(experiment).items())]
-    text = json.dumps([made_by, sorted(decisive.items())], default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps([made_by, sorted(decisive.items())], default=str).encode()).hexdigest()[:12]
 
 
 def _identity(value: Any) -> Any:
@@ -259,11 +251,56 @@ def _check_packages(experiment: Experiment) -> None:
 
 
 def _versions(experiment: Experiment) -> dict[str, str]:
-    packages = ["kinfed", "numpy", "scipy", *experiment.needs]
     known = {}
-    for package in packages:
-        try:
+    for package in ("kinfed", "numpy", "scipy", *experiment.needs):
+        with suppress(PackageNotFoundError):
             known[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return known
+
+
+def means_table(results: pandas.DataFrame) -> pandas.DataFrame:
+    """Means over agents: one row per experiment, setting, method, repetition and metric."""
+    keys = ["experiment", "setting", "method", "repetition", "metric"]
+    return results.groupby(keys, sort=False)["value"].mean().reset_index()
+
+
+def _markdown(table: pandas.DataFrame, corner: str = "") -> str:
+    """A table in Markdown, its index first."""
+    lines = ["| " + " | ".join([corner, *map(str, table.columns)]) + " |", "|" + "---|" * (len(table.columns) + 1)]
+    lines += [
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in (name, *row)) + " |"
+        for name, row in zip(table.index, table.itertuples(index=False), strict=True)
+    ]
+    return "\n".join(lines)
+
+
+def _summary(experiment: Experiment, conclusion: Conclusion, command: str, seconds: float) -> str:
+    """What a person reads first: a verdict per claim, then the numbers and how they were made."""
+    verdicts = pandas.DataFrame(
+        [[one.measured, one.answer, one.setting] for one in conclusion.verdicts],
+        index=[one.claim for one in conclusion.verdicts],
+        columns=["measured", "verdict", "setting"],
+    )
+    settings = {
+        name: ", ".join(map(str, one)) if isinstance(one, tuple | list) else str(one)
+        for name, one in experiment.chosen.items()
+    }
+    versions = ", ".join(f"{package} {number}" for package, number in _versions(experiment).items())
+    parts = [
+        f"# {experiment.name}",
+        experiment.summary,
+        "## Claims",
+        _markdown(verdicts, "claim") if len(verdicts) else "None was judged: the settings leave out what they compare.",
+        *(f"- {remark}" for remark in conclusion.remarks),
+        "## Figures",
+        *(f"![{name}]({name}.png)" for name in conclusion.figures),
+        "## Numbers",
+        *(text for caption, table in conclusion.tables.items() for text in (caption, _markdown(table))),
+        "## Settings",
+        _markdown(pandas.DataFrame({"value": settings}), "setting"),
+        "## Made with",
+        f"`{command}`" if command else "the Python interface",
+        f"Python {platform.python_version()}, {versions}; {seconds:.0f} s on {available_cores()} cores. "
+        "Equal seeds give an equal `results.csv`; `means.csv` holds its means over agents.",
+    ]
+    return "\n\n".join(parts) + "\n"

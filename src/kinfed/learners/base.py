@@ -1,24 +1,29 @@
 r"""What a learner is: something that minimises weighted risks for many targets at once.
 
 Row t of a weight matrix asks for the model that minimises :math:`\sum_k w_{tk} \hat R_k(\theta)`, where :math:`\hat R_k` is
-the mean loss over the points of agent k.
+the mean loss over the rows of agent k.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kinfed.backends.agents import Agents, Task, TrainingSpec
+from kinfed.backends.wire import Arrays
+from kinfed.errors import InputError
+from kinfed.federation import Federation
 from kinfed.progress import Progress
+from kinfed.registry import Registry
+from kinfed.validation import check_options
 
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
-
-Task = Literal["regression", "classification", "unsupervised"]
+Monitor = Callable[[int, Any], None]
+"""Called as ``monitor(steps_done, models)``; may end the training by an error of its own, which leaves `fit`."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Extent:
     n_points : int
         Of all agents together.
     n_classes : int
-        Different labels; 0 where the target is a number or there is none.
+        Different labels; 0 where the outcome is a number or there is none.
     """
 
     dim: int
@@ -41,36 +46,23 @@ class Extent:
     n_points: int
     n_classes: int = 0
 
+    @classmethod
+    def of(cls, spec: TrainingSpec) -> Extent:
+        """The extent of these agents' rows."""
+        return cls(spec.dim, len(spec.names), int(spec.sizes.sum()), 0 if spec.classes is None else len(spec.classes))
+
 
 class Models(Protocol):
-    """One trained model per row of the weight matrix."""
+    """One trained model per row of the weight matrix.
+
+    Those of a classifier also have `classes`, sorted, and ``predict_proba(row, X)``, probabilities (n, number of classes)
+    in that order; those without an outcome have ``score(row, X)``, the mean score per point, higher being better.
+    """
 
     def __len__(self) -> int: ...
 
     def predict(self, row: int, X: ArrayLike) -> NDArray[Any]:
         """Predictions of the model of that row: numbers, or labels for a classifier."""
-        ...
-
-
-class ClassifierModels(Models, Protocol):
-    """Models that also give probabilities."""
-
-    @property
-    def classes(self) -> NDArray[Any]:
-        """The classes, sorted."""
-        ...
-
-    def predict_proba(self, row: int, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities (n, number of classes) in the order of `classes`."""
-        ...
-
-
-class UnsupervisedModels(Models, Protocol):
-    """Models without a target, judged by how well they describe points."""
-
-    def score(self, row: int, X: ArrayLike) -> float:
-        """Mean score per point of the model of that row; higher is better."""
-        ...
 
 
 class Learner(Protocol):
@@ -78,16 +70,14 @@ class Learner(Protocol):
 
     @property
     def task(self) -> Task:
-        """What kind of target the learner predicts."""
-        ...
+        """What kind of outcome the learner predicts."""
 
     def fit(
         self,
-        federation: Federation,
+        agents: Agents,
         weights: NDArray[np.float64],
         *,
         targets: NDArray[np.int64] | None = None,
-        seed: int = 0,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
     ) -> Models:
@@ -95,16 +85,171 @@ class Learner(Protocol):
 
         Parameters
         ----------
-        federation : Federation
-            Numeric training data of the B agents.
+        agents : Agents
+            The B agents; the seed is theirs, and equal seeds give equal models.
         weights : array of shape (T, B)
-            Rows on the simplex; an agent of weight zero has no part in that row's model.
+            Rows on the simplex; an agent of weight zero has no part in that row's model, and is not asked about it. Where
+            agents are sites, whoever does not answer is left out: a row is divided by its sum over those who did.
         targets : array of shape (T,), optional
-            The agent each row is for, where a learner uses it (early stopping on the target's own data).
-        seed : int
-            Equal seeds give equal models.
+            The agent each row is for, where a learner uses it (early stopping on the target's own rows).
         progress : callable, optional
         checkpoint : path, optional
-            A directory: work done is kept there, and a run that was interrupted goes on from it.
+            A folder: work done is kept there, and a run that was interrupted goes on from it.
         """
-        ...
+
+
+@runtime_checkable
+class SiteLearner(Learner, Protocol):
+    """A learner that also trains where every agent is a site of its own: its models can be sent."""
+
+    def check_sites(self) -> None:
+        """Raise `InputError` if, as it is set, it cannot be trained across sites."""
+
+    def pack(self, models: Any, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Models of some rows as arrays, to be sent to an agent."""
+
+    def unpack(self, arrays: Arrays, spec: TrainingSpec) -> Models:
+        """Models from arrays; raise `InputError` if they do not fit."""
+
+
+@runtime_checkable
+class StepwiseLearner(Learner, Protocol):
+    """A learner that approaches its minimum step by step, so that start and length of training are choices too."""
+
+    @property
+    def length(self) -> int:
+        """Epochs, or rounds, of a whole training."""
+
+    def trained_for(self, share: float, start: Models | None = None) -> StepwiseLearner:
+        """The same learner for a share of its length, from other parameters, and never shorter than that."""
+
+    def fit(
+        self,
+        agents: Agents,
+        weights: NDArray[np.float64],
+        *,
+        targets: NDArray[np.int64] | None = None,
+        progress: Progress | None = None,
+        checkpoint: Path | None = None,
+        monitor: Monitor | None = None,
+        monitor_every: int = 1,
+    ) -> Models:
+        """Train; `monitor` is shown the models every so many epochs, and may end the training by an error of its own."""
+
+
+def site_learner(learner: Learner) -> SiteLearner:
+    """The learner, if it can be trained where every agent is a site of its own; an `InputError` says that it cannot."""
+    if not isinstance(learner, SiteLearner):
+        raise _needs_rows(learner)
+    learner.check_sites()
+    return learner
+
+
+def rows_here(learner: Learner, agents: Agents) -> Federation:
+    """All rows, for a learner that needs them in one place; an `InputError` where they are not."""
+    if agents.rows is None:
+        raise _needs_rows(learner)
+    return agents.rows
+
+
+def _needs_rows(learner: Learner) -> InputError:
+    return InputError(f"{type(learner).__name__} needs all points in one place; across sites use ridge, logistic or torch")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a learner is put to work, for those that leave a choice.
+
+    Attributes
+    ----------
+    warm : bool
+        Start from one common model, trained on everybody's rows first, instead of from scratch.
+    share : float
+        Share of the learner's own number of steps.
+    """
+
+    warm: bool = False
+    share: float = 1.0
+
+    def __str__(self) -> str:
+        return f"from {'a common model' if self.warm else 'scratch'}, {self.share:.0%} of the steps"
+
+
+USUAL_PLAN = Plan()
+
+
+def fit_planned(
+    learner: Learner,
+    agents: Agents,
+    weights: NDArray[np.float64],
+    plan: Plan,
+    *,
+    targets: NDArray[np.int64] | None = None,
+    progress: Progress | None = None,
+    checkpoint: Path | None = None,
+) -> Models:
+    """Train one model per row of `weights` as planned; see `Learner.fit`."""
+    chosen, folder = learner, checkpoint
+    if plan != USUAL_PLAN:
+        if not isinstance(learner, StepwiseLearner):
+            raise InputError(f"{learner!r} has no steps to share out; train it without a plan")
+        start = None
+        if plan.warm:
+            start = common_model(learner, agents, checkpoint=None if checkpoint is None else checkpoint / "common")
+            folder = None if checkpoint is None else checkpoint / "personal"
+        chosen = learner.trained_for(plan.share, start)
+    return chosen.fit(agents, weights, targets=targets, progress=progress, checkpoint=folder)
+
+
+def common_model(learner: Learner, agents: Agents, *, checkpoint: Path | None = None) -> Models:
+    """One model of everybody's rows, agents weighted by their size."""
+    # A common model belongs to nobody, so nobody's rows can tell when to stop.
+    whole = learner.trained_for(1.0) if isinstance(learner, StepwiseLearner) else learner
+    shares = agents.spec.sizes[None] / agents.spec.sizes.sum()
+    return whole.fit(agents.labelled("common model"), shares, checkpoint=checkpoint)
+
+
+LEARNERS: Registry[Callable[..., Learner]] = Registry("learner")
+"""Constructors of the learners that have a name (`kinfed.learners` has the list); their arguments are their options."""
+
+
+def make_learner(learner: str | Learner | Any, **options: Any) -> Learner:
+    """Make a learner of a name, of a scikit-learn estimator, or return the learner that is given.
+
+    Parameters
+    ----------
+    learner : {"ridge", "logistic", "torch"}, Learner, or scikit-learn estimator
+        An estimator becomes a `ScikitLearner`.
+    **options
+        Options of the constructor.
+
+    Examples
+    --------
+    >>> make_learner("ridge", penalty=0.1)
+    Ridge(penalty=0.1, intercept=True)
+    """
+    if isinstance(learner, str):
+        constructor = LEARNERS[learner]
+        check_options(f"learner {learner!r}", constructor, options)
+        return constructor(**options)
+    if isinstance(learner, type):
+        raise InputError(f"{learner.__name__} is a class; give an instance, {learner.__name__}(...)")
+    if hasattr(learner, "fit") and hasattr(learner, "task"):
+        if options:
+            raise InputError(f"{learner!r} is made already and takes no options, got {', '.join(options)}")
+        return learner
+    if hasattr(learner, "fit") and hasattr(learner, "get_params"):
+        from kinfed.learners.scikit import ScikitLearner  # with scikit-learn, which takes a second to import
+
+        check_options("learner 'scikit'", ScikitLearner, options)
+        return ScikitLearner(learner, **options)
+    raise InputError(
+        f"{learner!r} is not a learner; choose one of {', '.join(LEARNERS)}, or give a learner or a scikit-learn estimator"
+    )
+
+
+def learner_for(y: NDArray[Any] | None, learner: str | Learner | Any) -> Learner:
+    """The learner; a network asked for by name predicts numbers where the outcome is floating point, else classes."""
+    if isinstance(learner, str) and learner == "torch" and y is not None and y.dtype.kind == "f":
+        return make_learner("torch", task="regression")
+    return make_learner(learner)

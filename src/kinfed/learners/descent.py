@@ -7,6 +7,7 @@ another, so leaving one out changes nothing for the rest.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from kinfed.validation import Array
 
 MEMORY = 12
 """Pairs of steps and gradient changes L-BFGS remembers."""
@@ -32,27 +33,22 @@ class Risks(Protocol):
     @property
     def shape(self) -> tuple[int, int, int]:
         """(T, K, p)."""
-        ...
 
     def value_and_gradient(self, theta: Array) -> tuple[Array, Array]:
         """Values (T,) and gradients (T, K, p) at theta."""
-        ...
 
     def hessian(self, theta: Array, rows: NDArray[np.int64]) -> Array:
         """Positive definite Hessians (len(rows), K p, K p) of the functions `rows`; only Newton's method asks for them."""
-        ...
 
     def bound(self) -> Array:
         """Matrices (T, p, p) above the curvature of each row of coefficients everywhere."""
-        ...
 
     def bound_diagonal(self) -> Array:
         """Their diagonals (T, p)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
-class Minimum:
+class Descent:
     """Where the descent ended.
 
     Attributes
@@ -71,7 +67,7 @@ class Minimum:
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class Iterates:
     """Iterates of all functions, with their values and gradients."""
 
     theta: Array
@@ -79,14 +75,10 @@ class State:
     gradient: Array
 
 
-# Given the state and the functions still moving, a direction of descent for each of those.
-Direction = Callable[[State, NDArray[np.int64]], Array]
-
-
-def newton(risk: Risks, start: Array, tolerance: float, max_iterations: int) -> Minimum:
+def newton(risk: Risks, start: Array, tolerance: float, max_iterations: int) -> Descent:
     """Damped Newton: few iterations, each with one Hessian of K p columns per function."""
 
-    def direction(state: State, moving: NDArray[np.int64]) -> Array:
+    def direction(state: Iterates, moving: NDArray[np.int64]) -> Array:
         gradient = state.gradient[moving].reshape(len(moving), -1)
         step = np.linalg.solve(risk.hessian(state.theta, moving), gradient[..., None])
         return -np.asarray(step).reshape(len(moving), *state.theta.shape[1:])
@@ -94,14 +86,20 @@ def newton(risk: Risks, start: Array, tolerance: float, max_iterations: int) -> 
     return _descend(risk, start, direction, tolerance, max_iterations)
 
 
-def lbfgs(risk: Risks, start: Array, tolerance: float, max_iterations: int) -> Minimum:
+def lbfgs(risk: Risks, start: Array, tolerance: float, max_iterations: int) -> Descent:
     """L-BFGS started from a bound on the curvature that holds everywhere: many cheap iterations."""
-    history = _History(_curvature_inverse(risk))
-    return _descend(risk, start, history.direction, tolerance, max_iterations)
+    return _descend(risk, start, _History(_curvature_inverse(risk)).direction, tolerance, max_iterations)
 
 
-def _descend(risk: Risks, start: Array, direction: Direction, tolerance: float, max_iterations: int) -> Minimum:
-    state = State(start, *risk.value_and_gradient(start))
+def _descend(
+    risk: Risks,
+    start: Array,
+    direction: Callable[[Iterates, NDArray[np.int64]], Array],
+    tolerance: float,
+    max_iterations: int,
+) -> Descent:
+    """Steps along `direction`, which gives one for each of the functions that still move."""
+    state = Iterates(start, *risk.value_and_gradient(start))
     norm = _norms(state.gradient)
     goal = tolerance * np.maximum(1.0, norm)
     iterations = np.zeros(len(start), dtype=np.int64)
@@ -114,10 +112,12 @@ def _descend(risk: Risks, start: Array, direction: Direction, tolerance: float, 
         stuck[moving] = ~moved
         iterations[moving] += 1
         norm = _norms(state.gradient)
-    return Minimum(state.theta, norm, iterations, norm <= goal)
+    return Descent(state.theta, norm, iterations, norm <= goal)
 
 
-def _line_search(risk: Risks, state: State, moving: NDArray[np.int64], step: Array) -> tuple[State, NDArray[np.bool_]]:
+def _line_search(
+    risk: Risks, state: Iterates, moving: NDArray[np.int64], step: Array
+) -> tuple[Iterates, NDArray[np.bool_]]:
     """Halve each step until the value decreases enough; also return which functions found such a step."""
     slope = np.einsum("tkp,tkp->t", state.gradient[moving], step)
     # Near the minimum the decrease is below the rounding of the value, and must not be asked for.
@@ -136,7 +136,7 @@ def _line_search(risk: Risks, state: State, moving: NDArray[np.int64], step: Arr
         if moved.all():
             break
         length *= 0.5
-    return State(theta, value, gradient), moved
+    return Iterates(theta, value, gradient), moved
 
 
 class _History:
@@ -144,48 +144,36 @@ class _History:
 
     def __init__(self, curvature_inverse: Callable[[Array, NDArray[np.int64]], Array]) -> None:
         self._precondition = curvature_inverse
-        self._steps: list[Array] = []
-        self._changes: list[Array] = []
-        self._inverse_products: list[Array] = []  # 1 / <step, change>, zero where a function did not move
-        self._last: State | None = None
+        # With each pair 1 / <step, change>, zero where a function did not move.
+        self._pairs: deque[tuple[Array, Array, Array]] = deque(maxlen=MEMORY)
+        self._last: Iterates | None = None
 
-    def direction(self, state: State, moving: NDArray[np.int64]) -> Array:
+    def direction(self, state: Iterates, moving: NDArray[np.int64]) -> Array:
         """Two-loop recursion: minus the inverse Hessian estimate times the gradient."""
         if self._last is not None:
             self._remember(state.theta - self._last.theta, state.gradient - self._last.gradient)
         self._last = state
+        pairs = [(step[moving], change[moving], inverse[moving]) for step, change, inverse in self._pairs]
         vector = state.gradient[moving].copy()
         factors = []
-        for step, change, inverse in self._pairs(moving, newest_first=True):
+        for step, change, inverse in reversed(pairs):
             factor = inverse * _inner(step, vector)
             vector -= factor[:, None, None] * change
             factors.append(factor)
-        vector = self._precondition(vector, moving) * self._scale(moving)[:, None, None]
-        for (step, change, inverse), factor in zip(self._pairs(moving), reversed(factors), strict=True):
+        vector = self._precondition(vector, moving)
+        if pairs:
+            vector *= self._scale(*pairs[-1][1:], moving)[:, None, None]
+        for (step, change, inverse), factor in zip(pairs, reversed(factors), strict=True):
             vector += (factor - inverse * _inner(change, vector))[:, None, None] * step
         return -vector
 
     def _remember(self, step: Array, change: Array) -> None:
         product = _inner(step, change)
         useful = product > 1e-14 * np.sqrt(_inner(step, step) * _inner(change, change))
-        self._steps.append(step)
-        self._changes.append(change)
-        self._inverse_products.append(np.where(useful, 1.0 / np.where(useful, product, 1.0), 0.0))
-        if len(self._steps) > MEMORY:
-            del self._steps[0], self._changes[0], self._inverse_products[0]
+        self._pairs.append((step, change, np.where(useful, 1.0 / np.where(useful, product, 1.0), 0.0)))
 
-    def _pairs(self, moving: NDArray[np.int64], newest_first: bool = False) -> list[tuple[Array, Array, Array]]:
-        pairs = [
-            (step[moving], change[moving], inverse[moving])
-            for step, change, inverse in zip(self._steps, self._changes, self._inverse_products, strict=True)
-        ]
-        return pairs[::-1] if newest_first else pairs
-
-    def _scale(self, moving: NDArray[np.int64]) -> Array:
-        """<step, change> / <change, P change> of the newest pair: how far the bound P lies above the true curvature."""
-        if not self._steps:
-            return np.ones(len(moving))
-        change, inverse = self._changes[-1][moving], self._inverse_products[-1][moving]
+    def _scale(self, change: Array, inverse: Array, moving: NDArray[np.int64]) -> Array:
+        """<step, change> / <change, P change> of a pair: how far the bound P lies above the true curvature."""
         spread = _inner(change, self._precondition(change, moving))
         useful = (inverse > 0) & (spread > 0)
         return np.where(useful, 1.0 / np.where(useful, inverse * spread, 1.0), 1.0)

@@ -1,49 +1,53 @@
-"""What learners check at the door: the agents' arrays, their targets and the weight rows."""
+"""What learners check at the door: an agent's own arrays, its outcome, the weight rows, and models that were sent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.errors import InputError
-from kinfed.validation import points_array
-
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
-
-Array = NDArray[np.float64]
+from kinfed.backends.agents import Agents, Task, TrainingSpec
+from kinfed.backends.wire import Arrays
+from kinfed.checkpoint import Store, digest
+from kinfed.columns import label_codes
+from kinfed.errors import InputError, KinfedError
+from kinfed.federation import Agent, Federation
+from kinfed.validation import Array, points_array
 
 # Solvers leave rows on the simplex up to rounding; more than this is somebody's mistake.
 _SIMPLEX_TOLERANCE = 1e-6
 
+# How far rounding may take a covariance beyond what the variances allow.
+_ROUNDING = 1e-6
 
-def simplex_rows(weights: ArrayLike, names: Sequence[str], sizes: Sequence[int]) -> Array:
+
+def simplex_rows(weights: ArrayLike, spec: TrainingSpec) -> Array:
     """Return `weights` as a (T, B) float array with rows on the simplex, rounding below zero removed.
 
-    An agent without points must not carry weight: it has no mean loss.
+    An agent without rows must not carry weight: it has no mean loss.
     """
     matrix = np.asarray(weights, dtype=np.float64)
-    if matrix.ndim != 2 or len(matrix) == 0 or matrix.shape[1] != len(names):
+    if matrix.ndim != 2 or len(matrix) == 0 or matrix.shape[1] != len(spec.names):
         raise InputError(
-            f"weights must have one row per target and one column for each of the {len(names)} agents, "
+            f"weights must have one row per target and one column for each of the {len(spec.names)} agents, "
             f"got shape {matrix.shape}"
         )
     sums = matrix.sum(axis=1)
     faulty = ~(np.abs(sums - 1) <= _SIMPLEX_TOLERANCE) | ~(matrix >= -_SIMPLEX_TOLERANCE).all(axis=1)
     if faulty.any():
-        row = int(np.flatnonzero(faulty)[0])
+        row = int(faulty.argmax())
         raise InputError(
             f"row {row} of the weights is not on the simplex: its smallest entry is {matrix[row].min():g} "
             f"and its sum is {sums[row]:g}"
         )
     matrix = np.where(matrix > 0, matrix, 0.0)
-    idle = (matrix > 0).any(axis=0) & (np.asarray(sizes) == 0)
+    idle = (matrix > 0).any(axis=0) & (spec.sizes == 0)
     if idle.any():
-        raise InputError(f"agent {names[int(np.flatnonzero(idle)[0])]} has no points, so it must have weight zero")
+        raise InputError(f"agent {spec.names[int(idle.argmax())]} has no points, so it must have weight zero")
     return matrix
 
 
@@ -51,105 +55,160 @@ def unique_rows(matrix: Array) -> tuple[Array, NDArray[np.int64]]:
     """Return the distinct rows in order of first appearance, and for each row of `matrix` its place among them."""
     places: dict[bytes, int] = {}
     inverse = np.array([places.setdefault(row.tobytes(), len(places)) for row in matrix], dtype=np.int64)
-    _, first = np.unique(inverse, return_index=True)
-    return matrix[first], inverse
+    return matrix[np.unique(inverse, return_index=True)[1]], inverse
 
 
-def agents_columns(federation: Federation) -> list[Array]:
-    """Return each agent's finite float64 (n_k, d) table, all with the same d."""
-    tables: list[Array] = []
-    for agent, name in zip(federation, federation.names, strict=True):
-        table = points_array(agent.X, f"agent {name}", tables[0].shape[1] if tables else None)
-        tables.append(np.asarray(table, dtype=np.float64))
-    if not tables:
-        raise InputError("there are no agents: give a federation with at least one")
-    return tables
+def renormalised(rows: Array, answered: NDArray[np.bool_]) -> Array:
+    """Weight rows divided by their sums over those who answered, and zero where nobody did.
 
-
-def numeric_targets(federation: Federation) -> list[Array]:
-    """Return each agent's finite float64 y, of shape (n_k,), or (n_k, m) for m outputs."""
-    targets: list[Array] = []
-    for agent, name in zip(federation, federation.names, strict=True):
-        y = _labelled(agent, name)
-        if y.dtype.kind not in "iufb" and not (y.dtype == object and all(isinstance(one, Real) for one in y.ravel())):
-            raise InputError(f"agent {name} has a target that is not a number; for labels use learner 'logistic'")
-        y = y.astype(np.float64)
-        if not np.isfinite(y).all():
-            row = int(np.flatnonzero(~np.isfinite(y.reshape(len(y), -1)).all(axis=1))[0])
-            raise InputError(f"agent {name}: the target of row {row} is NaN or infinite; impute or drop it")
-        if y.ndim > 2 or (targets and y.shape[1:] != targets[0].shape[1:]):
-            raise InputError(
-                f"agent {name} has a target of shape {y.shape}; all agents must share one shape, (n,) or (n, outputs)"
-            )
-        targets.append(y)
-    return targets
-
-
-def label_codes(federation: Federation) -> tuple[NDArray[Any], list[NDArray[np.int64]]]:
-    """Return the sorted classes of the federation, and each agent's labels as places among them.
-
-    Labels of one type sort as that type does; labels of mixed types sort by type, then by their text.
+    A row whose agents have all answered stays as it is to the last digit.
     """
-    labels: list[NDArray[Any]] = []
-    for agent, name in zip(federation, federation.names, strict=True):
-        y = _labelled(agent, name)
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = y[:, 0]
-        if y.ndim != 1:
-            raise InputError(f"agent {name} has labels of shape {y.shape}; a classifier takes one label per point")
-        missing = np.array([one is None or one != one for one in y.tolist()], dtype=bool)
-        if missing.any():
-            raise InputError(f"agent {name}: the label of row {int(np.flatnonzero(missing)[0])} is missing; drop that row")
-        labels.append(y)
-    kinds = {"number" if y.dtype.kind in "iuf" else y.dtype.kind for y in labels if len(y)}
-    pooled = np.concatenate(labels) if len(kinds) == 1 and "O" not in kinds else _as_objects(labels)
-    if pooled.dtype == object:
-        classes, codes = _codes_of_objects(pooled)
-    else:
-        classes, codes = np.unique(pooled, return_inverse=True)
-    if len(classes) < 2:
-        only = f"only the class {classes[0]}" if len(classes) else "no labels"
-        raise InputError(f"the federation has {only}; a classifier needs at least two classes")
-    ends = np.cumsum([len(y) for y in labels])[:-1]
-    return classes, np.split(codes.astype(np.int64), ends)
+    kept = np.where(answered, rows, 0.0)
+    shares = kept.sum(axis=1) / rows.sum(axis=1)
+    return np.asarray(kept / np.where(shares > 0, shares, 1.0)[:, None])
 
 
-def known_codes(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDArray[np.int64]:
-    """One agent's labels as places among classes that are known already."""
-    places = {label: place for place, label in enumerate(classes.tolist())}
-    codes = np.array([places.get(label, -1) for label in labels.tolist()], dtype=np.int64)
-    if (codes < 0).any():
-        raise InputError(
-            f"agent {name} has the label {labels[codes.argmin()]!r}, which is not among the {len(places)} classes of the "
-            "federation; collect the classes again, or drop its rows"
+def rows_heard(rows: Array, answered: NDArray[np.bool_], sizes: NDArray[np.int64]) -> Array:
+    """`renormalised`, with weights proportional to the sizes of those who answered for rows that heard nobody."""
+    heard = renormalised(rows, answered)
+    points = sizes * answered
+    if not points.any():
+        raise KinfedError(
+            f"none of the {(rows > 0).any(axis=0).sum()} agents that were asked has answered; "
+            "see whether they run, and try again"
         )
-    return codes
+    return np.asarray(np.where(heard.any(axis=1, keepdims=True), heard, points / points.sum()))
 
 
-def _labelled(agent: Any, name: str) -> NDArray[Any]:
-    if agent.y is None:
-        raise InputError(f"agent {name} has no target; give y, or use an estimator that needs none")
-    y = np.asarray(agent.y)
-    if len(y) != len(agent.X):
-        raise InputError(f"agent {name} has {len(agent.X)} points but {len(y)} targets")
+def own_columns(agent: Agent, dim: int) -> Array:
+    """An agent's finite float64 (n, d) table."""
+    return np.asarray(points_array(agent.X, f"agent {agent.name}", dim), dtype=np.float64)
+
+
+def own_numbers(agent: Agent) -> Array:
+    """An agent's finite float64 y, of shape (n,), or (n, m) for m outputs."""
+    y = _outcome(agent)
+    if y.dtype.kind not in "iufb" and not (y.dtype == object and all(isinstance(one, Real) for one in y.ravel())):
+        raise InputError(f"agent {agent.name} has a target that is not a number; for labels use learner 'logistic'")
+    y = y.astype(np.float64)
+    if not np.isfinite(y).all():
+        row = int(np.flatnonzero(~np.isfinite(y.reshape(len(y), -1)).all(axis=1))[0])
+        raise InputError(f"agent {agent.name}: the target of row {row} is NaN or infinite; impute or drop it")
     return y
 
 
-def _as_objects(labels: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate without coercion: 1 and '1' stay different classes."""
-    values = [one for y in labels for one in y.tolist()]
-    pooled = np.empty(len(values), dtype=object)
-    pooled[:] = values
-    return pooled
+def own_codes(agent: Agent, spec: TrainingSpec) -> NDArray[np.int64]:
+    """An agent's labels as places among the classes of the federation."""
+    y = _outcome(agent)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise InputError(f"agent {agent.name} has labels of shape {y.shape}; a classifier takes one label per point")
+    missing = np.array([one is None or one != one for one in y.tolist()], dtype=bool) if y.dtype == object else y != y
+    if missing.any():
+        raise InputError(f"agent {agent.name}: the label of row {missing.argmax()} is missing; drop that row")
+    return label_codes(y, two_classes(spec), agent.name)
 
 
-def _codes_of_objects(pooled: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    distinct = list(dict.fromkeys(pooled.tolist()))
-    try:
-        distinct.sort()
-    except TypeError:
-        distinct.sort(key=lambda one: (type(one).__name__, str(one)))
-    places = {one: place for place, one in enumerate(distinct)}
-    classes = np.empty(len(distinct), dtype=object)
-    classes[:] = distinct
-    return classes, np.array([places[one] for one in pooled.tolist()], dtype=np.int64)
+def agents_columns(federation: Federation) -> list[Array]:
+    """Each agent's finite float64 (n_k, d) table, all with the same d."""
+    return [own_columns(agent, federation.dim) for agent in federation]
+
+
+def agents_numbers(federation: Federation) -> list[Array]:
+    """Each agent's finite float64 y, all of one shape but for the number of rows."""
+    found = [own_numbers(agent) for agent in federation]
+    for agent, y in zip(federation, found, strict=True):
+        if y.ndim > 2 or y.shape[1:] != found[0].shape[1:]:
+            raise InputError(
+                f"agent {agent.name} has a target of shape {y.shape}; all agents must share one shape, (n,) or (n, outputs)"
+            )
+    return found
+
+
+def check_outcome(train: Federation, task: Task) -> None:
+    """A regression needs numbers and a classification classes, and says so before anything is computed."""
+    for agent in train:
+        if agent.y is None:
+            continue
+        kind = agent.y.dtype.kind
+        if task == "regression" and kind not in "fiub":
+            raise InputError(f"the target of agent {agent.name} is not a number; for labels use learner 'logistic'")
+        if task == "classification" and kind == "f" and (broken := agent.y[agent.y != np.round(agent.y)]).size:
+            raise InputError(
+                f"the target of agent {agent.name} holds {broken[0]:g}, which is no class; for numbers use learner 'ridge'"
+            )
+
+
+def two_classes(spec: TrainingSpec) -> NDArray[Any]:
+    """The sorted labels of the federation: two or more."""
+    if spec.classes is None or len(spec.classes) < 2:
+        only = f"only the class {spec.classes[0]}" if spec.classes is not None and len(spec.classes) else "no labels"
+        raise InputError(f"the federation has {only}; a classifier needs at least two classes")
+    return spec.classes
+
+
+def comoment_fault(comoment: Array) -> str | None:
+    r"""What keeps a matrix from being a covariance: asymmetry, a variance below zero, :math:`C_{ij}^2 > C_{ii} C_{jj}`."""
+    variances = np.diagonal(comoment)
+    if (variances < 0).any():
+        return "a variance is below zero"
+    deviations = np.sqrt(variances)
+    largest = deviations[:, None] * deviations[None, :]
+    if (np.abs(comoment - comoment.T) > _ROUNDING * largest).any():
+        return "the covariances are not symmetric"
+    if (np.abs(comoment) > largest * (1 + _ROUNDING)).any():
+        return "a covariance is larger than its variances allow"
+    return None
+
+
+def unpacked(arrays: Arrays, name: str, shape: Sequence[int], kind: str) -> NDArray[Any]:
+    """The array `name` of packed models, one for each of its rows; raise `InputError` if it is not of that form.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of one model.
+    kind : {"float64", "float32", "bool"}
+    """
+    array = arrays.get(name)
+    expected = f"of type {kind} and shape (models, {', '.join(map(str, shape))})"
+    if array is None:
+        raise InputError(f"the models have no {name}; an array {expected} is expected")
+    if array.ndim == 0 or array.dtype.name != kind or array.shape[1:] != tuple(shape):
+        raise InputError(
+            f"the models' {name} are of type {array.dtype.name} and shape {array.shape}; {expected} is expected"
+        )
+    if not np.isfinite(array).all():
+        raise InputError(f"the models' {name} hold NaN or infinite values; train them again")
+    return array
+
+
+def check_models(models: Any, kind: type, who: str) -> None:
+    """Raise `InputError` unless the models are of that type."""
+    if not isinstance(models, kind):
+        raise InputError(f"{who} packs {kind.__name__}, got {type(models).__name__}; give models of the same learner")
+
+
+def _outcome(agent: Agent) -> NDArray[Any]:
+    if agent.y is None:
+        raise InputError(f"agent {agent.name} has no target; give y, or use an estimator that needs none")
+    y = np.asarray(agent.y)
+    if len(y) != len(agent.X):
+        raise InputError(f"agent {agent.name} has {len(agent.X)} points but {len(y)} targets")
+    return y
+
+
+def training_store(folder: Path | None, learner: str, agents: Agents, rows: Array) -> Store:
+    """The store of one training: of a learner in words, of these agents, with these rows of weights."""
+    if folder is None:
+        return Store(None, {})
+    return Store(
+        folder,
+        {
+            "settings": learner,
+            "data": agents.digest,
+            "weights": digest(rows),
+            "backend": "sites" if agents.rows is None else "pooled",
+        },
+    )

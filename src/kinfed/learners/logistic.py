@@ -6,38 +6,47 @@ For target t the learner minimises
 
 where :math:`p_\theta(c|x)` is the softmax of :math:`A_c'x + b_c` and the intercepts b are not penalised. With two classes
 :math:`p_\theta(1|x) = 1 / (1 + e^{-a'x - b})` and the penalty is :math:`\lambda |a|^2`, as is usual.
+
+The risk is evaluated on points that are all here (`kinfed.learners.pooled_risk`), or by agents who answer derivatives
+(`kinfed.learners.distributed_risk`); it is convex, so where its minimisation ends does not depend on the way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.learners.base import Extent, Task
-from kinfed.learners.checkpoint import Arrays, Checkpoint, Counter, run_digest
-from kinfed.learners.descent import Minimum, lbfgs, newton
-from kinfed.learners.inputs import agents_columns, label_codes, simplex_rows, unique_rows
-from kinfed.learners.softmax import SoftmaxRisk, coefficient_penalties, frequency_intercepts
+from kinfed.backends.agents import Agents, Task, TrainingSpec
+from kinfed.backends.wire import Arrays
+from kinfed.checkpoint import Counter, Kept, Store
+from kinfed.errors import InputError
+from kinfed.federation import Federation
+from kinfed.learners.base import Extent
+from kinfed.learners.descent import Descent, lbfgs, newton
+from kinfed.learners.distributed_risk import AgentsLostError, DistributedRisk
+from kinfed.learners.inputs import (
+    agents_columns,
+    check_models,
+    own_codes,
+    simplex_rows,
+    training_store,
+    two_classes,
+    unique_rows,
+    unpacked,
+)
+from kinfed.learners.pooled_risk import PooledPoints, PooledRisk
+from kinfed.learners.softmax import coefficient_rows, measured_from_zero
 from kinfed.parallel import map_on_cores
 from kinfed.progress import Progress
-from kinfed.validation import one_of, points_array, positive, positive_integer
+from kinfed.validation import Array, one_of, points_array, positive, positive_integer
 
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
-
-Array = NDArray[np.float64]
-
-_NEWTON_AT_ONCE = 64  # coefficients of a model up to which Newton's method is the faster one
-_NEWTON_TO_FINISH = 300  # coefficients up to which it takes over where L-BFGS is slow
+_NEWTON_TO_FINISH = 300  # coefficients up to which Newton's method takes over where L-BFGS is slow, and sites are asked
 _SLOW = 50  # iterations of L-BFGS
-
-_SHARED_ROWS = 64  # coefficient rows moved together by one matrix product
-_SHARED_WEIGHTS = 2**24  # point weights held for one part (128 MB)
-_GATHERED_POINTS = 2**18  # elements of the points gathered for one part (2 MB: they should stay in cache)
+_LARGEST_EXCHANGE = 2**25  # numbers in the Hessians of one exchange up to which "auto" asks for them (256 MB)
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,9 @@ class Logistic:
     max_iterations : int
     solver : {"auto", "newton", "l-bfgs"}
         "auto" takes Newton's method for models of up to 64 coefficients unless many rows share their support; otherwise
-        L-BFGS, which Newton's method relieves after 50 iterations if there are no more than 300 coefficients.
+        L-BFGS, which Newton's method relieves after 50 iterations if there are no more than 300 coefficients. Across sites
+        Newton's method needs few exchanges: it is taken unless a model has more than 300 coefficients or, with "auto", the
+        Hessians of one exchange would fill more than 256 MB.
 
     Notes
     -----
@@ -78,78 +89,130 @@ class Logistic:
     max_iterations: int = 500
     solver: str = "auto"
 
+    task: ClassVar[Task] = "classification"
+
     def __post_init__(self) -> None:
         positive(self.penalty, "penalty")
         positive(self.tolerance, "tolerance")
         positive_integer(self.max_iterations, "max_iterations")
         one_of(self.solver, ("auto", "newton", "l-bfgs"), "solver")
 
-    @property
-    def task(self) -> Task:
-        """Classification."""
-        return "classification"
-
     def model_operations(self, extent: Extent) -> float:
         """Roughly how many arithmetic operations one model takes: some thirty looks at all points."""
-        logits = 1 if extent.n_classes == 2 else extent.n_classes
-        return 30.0 * 4 * float(extent.n_points) * (extent.dim + 1) * logits
+        return 30.0 * 4 * float(extent.n_points) * (extent.dim + 1) * coefficient_rows(extent.n_classes)
+
+    def check_sites(self) -> None:
+        """It can be trained across sites."""
 
     def fit(
         self,
-        federation: Federation,
-        weights: NDArray[np.float64],
+        agents: Agents,
+        weights: Array,
         *,
         targets: NDArray[np.int64] | None = None,
-        seed: int = 0,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
     ) -> LogisticModels:
-        """Train one model per row of `weights`; see `Learner.fit`. Neither `targets` nor `seed` has an influence."""
-        columns = agents_columns(federation)
-        classes, codes = label_codes(federation)
-        matrix = simplex_rows(weights, federation.names, [len(table) for table in columns])
-        rows, inverse = unique_rows(matrix)
-        settings = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        digest = "" if checkpoint is None else run_digest("logistic", settings, [*columns, *codes, classes, rows])
-        store = Checkpoint(checkpoint, digest)
+        """Train one model per row of `weights`; see `Learner.fit`. Neither `targets` nor the seed has an influence.
+
+        Across sites a row none of whose agents answers at first gets the weights of a grand mean, proportional to the sizes
+        of those who do. An agent that does not answer once is out for the rest of the training: rows are divided by their
+        sums over the others, and the minimisation goes on from where it was. A row that loses its last agent stays as it
+        is.
+        """
+        classes = two_classes(agents.spec)
+        rows, inverse = unique_rows(simplex_rows(weights, agents.spec))
+        store = training_store(checkpoint, repr(self), agents, rows)
         counter = Counter(progress, "logistic", len(rows))
-        pool = _Pool(columns, codes, rows, len(classes))
+        found = (
+            self._solve(self._distributed(agents, rows, store, counter))
+            if agents.rows is None
+            else self._pooled(agents.rows, agents.spec, rows, store, counter)
+        )
+        counter.reach(len(rows))
+        return LogisticModels(classes, **{name: array[inverse] for name, array in found.items()})
+
+    def pack(self, models: Any, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Coefficients and known classes of some rows."""
+        check_models(models, LogisticModels, "logistic")
+        return {"coefficients": models.coefficients[rows], "present": models.present[rows]}
+
+    def unpack(self, arrays: Arrays, spec: TrainingSpec) -> LogisticModels:
+        """Models from their coefficients and classes; of how they were found nothing is known."""
+        classes = two_classes(spec)
+        coefficients = unpacked(arrays, "coefficients", (coefficient_rows(len(classes)), spec.dim + 1), "float64")
+        present = unpacked(arrays, "present", (len(classes),), "bool")
+        count = len(coefficients)
+        if len(present) != count or not present.any(axis=1).all():
+            raise InputError(f"the classes of {count} models are expected, one or more for each, got {present.tolist()}")
+        return LogisticModels(
+            classes,
+            present,
+            coefficients,
+            gradient_norm=np.full(count, np.nan),
+            iterations=np.zeros(count, dtype=np.int64),
+            converged=np.zeros(count, dtype=bool),
+        )
+
+    def _pooled(
+        self, federation: Federation, spec: TrainingSpec, rows: Array, store: Store, counter: Counter
+    ) -> dict[str, NDArray[Any]]:
+        """Parts of the rows on all cores; see `PooledPoints`."""
+        codes = [own_codes(agent, spec) for agent in federation]
+        points = PooledPoints(agents_columns(federation), codes, rows, len(two_classes(spec)))
 
         def part(index: int) -> Arrays:
-            stored = store.load_arrays(index)
+            chosen = points.parts[index]
+            stored = store.load(f"part {index}")
             if stored is None:
-                stored = self._solve(pool, pool.parts[index])
-                store.save_arrays(index, stored)
-            counter.add(len(pool.parts[index]))
-            return stored
+                stored = Kept(arrays=self._solve(points.risk(chosen, self.penalty, self.intercept)))
+                store.save(f"part {index}", stored)
+            counter.add(len(chosen))
+            return stored.arrays
 
-        solved = map_on_cores(part, range(len(pool.parts)))
-        order = np.argsort(np.concatenate(pool.parts), kind="stable")
-        fields = {name: np.concatenate([one[name] for one in solved])[order][inverse] for name in solved[0]}
-        return LogisticModels(classes=classes, present=pool.present[inverse], **fields)
+        count, n_classes = points.present.shape
+        # A row of one class is in no part: its model is a constant.
+        found: dict[str, NDArray[Any]] = {
+            "present": points.present,
+            "coefficients": np.zeros((count, coefficient_rows(n_classes), spec.dim + 1)),
+            "gradient_norm": np.zeros(count),
+            "iterations": np.zeros(count, dtype=np.int64),
+            "converged": np.ones(count, dtype=bool),
+        }
+        for chosen, solved in zip(points.parts, map_on_cores(part, range(len(points.parts))), strict=True):
+            for name, array in solved.items():
+                found[name][chosen] = array
+        return found
 
-    def _solve(self, pool: _Pool, part: NDArray[np.int64]) -> Arrays:
-        """Coefficients and certificates of one part's rows."""
-        count, size = len(part), pool.dim + 1
-        theta = np.zeros((count, pool.n_logits, size))
-        norm, iterations, converged = np.zeros(count), np.zeros(count, dtype=np.int64), np.ones(count, dtype=bool)
-        several = pool.present[part].sum(axis=1) > 1
-        if several.any():
-            risk, centres = pool.risk(part[several], self.penalty, self.intercept)
-            found = self._minimise(risk, pool.start(part[several], self.intercept))
-            slopes = found.theta[..., : pool.dim]
-            theta[several, :, :-1] = slopes
-            if self.intercept:
-                theta[several, :, -1] = found.theta[..., -1] - (slopes @ centres[..., None])[..., 0]
-            norm[several], iterations[several], converged[several] = found.gradient_norm, found.iterations, found.converged
-        return {"coefficients": theta, "gradient_norm": norm, "iterations": iterations, "converged": converged}
+    def _distributed(self, agents: Agents, rows: Array, store: Store, counter: Counter) -> DistributedRisk:
+        """The risk across sites, with second derivatives unless they are too many: they save most exchanges."""
+        size = coefficient_rows(len(two_classes(agents.spec))) * (agents.spec.dim + self.intercept)
+        few = self.solver == "newton" or int((rows > 0).sum()) * size**2 <= _LARGEST_EXCHANGE
+        second = self.solver != "l-bfgs" and size <= _NEWTON_TO_FINISH and few
+        return DistributedRisk(agents, rows, self.penalty, self.intercept, second, store, counter)
 
-    def _minimise(self, risk: SoftmaxRisk, start: Array) -> Minimum:
-        count, rows, columns = risk.shape
-        own_points = len(risk.points) == count
-        if self.solver == "newton" or (self.solver == "auto" and own_points and rows * columns <= _NEWTON_AT_ONCE):
+    def _solve(self, risk: PooledRisk | DistributedRisk) -> dict[str, NDArray[Any]]:
+        """Coefficients and certificates of one risk's models."""
+        while True:
+            try:
+                found = self._minimise(risk, risk.best.copy())
+                break
+            except AgentsLostError:
+                continue  # at most as often as there are agents
+        return {
+            "present": risk.present,
+            "coefficients": measured_from_zero(found.theta, risk.centres),
+            "gradient_norm": np.where(risk.stranded, np.nan, found.gradient_norm),
+            "iterations": found.iterations,
+            "converged": found.converged & ~risk.stranded,
+        }
+
+    def _minimise(self, risk: PooledRisk | DistributedRisk, start: Array) -> Descent:
+        _, rows, columns = risk.shape
+        without = self.solver == "l-bfgs" or risk.hessians == "none"
+        if not without and (self.solver == "newton" or risk.hessians == "cheap"):
             return newton(risk, start, self.tolerance, self.max_iterations)
-        if self.solver == "l-bfgs" or rows * columns > _NEWTON_TO_FINISH or self.max_iterations <= _SLOW:
+        if without or rows * columns > _NEWTON_TO_FINISH or self.max_iterations <= _SLOW:
             return lbfgs(risk, start, self.tolerance, self.max_iterations)
         begun = lbfgs(risk, start, self.tolerance, _SLOW)
         if begun.converged.all():
@@ -171,7 +234,7 @@ class LogisticModels:
     coefficients : array of shape (T, C, d + 1), or (T, 1, d + 1) for two classes
         Slopes, then the intercept, of every class, or of the second of two.
     gradient_norm : array of shape (T,)
-        Norm of the gradient at the end, with x measured from the mean of the row's points.
+        Norm of the gradient at the end, with x measured from the mean of the row's points; NaN where it is not known.
     iterations : array of int of shape (T,)
     converged : array of bool of shape (T,)
         Whether `gradient_norm` met the tolerance.
@@ -194,91 +257,9 @@ class LogisticModels:
     def predict_proba(self, row: int, X: ArrayLike) -> Array:
         """Probabilities (n, C) in the order of `classes`."""
         theta = self.coefficients[row]
-        columns = points_array(X, "predict_proba", theta.shape[1] - 1)
-        logits = columns @ theta[:, :-1].T + theta[:, -1]
+        logits = points_array(X, "predict_proba", theta.shape[1] - 1) @ theta[:, :-1].T + theta[:, -1]
         if len(theta) == 1:
             logits = np.hstack([np.zeros_like(logits), logits])
         logits = np.where(self.present[row], logits, -np.inf)
         logits = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(logits / logits.sum(axis=1, keepdims=True), dtype=np.float64)
-
-
-class _Pool:
-    """All agents' points in one table, and the weight rows in parts that are trained together.
-
-    Rows of one support share its points; rows of different supports gather their own, padded to a common length. Either
-    way an agent of weight zero has no part in a row's model.
-    """
-
-    def __init__(self, columns: list[Array], codes: list[NDArray[np.int64]], rows: Array, n_classes: int) -> None:
-        self.columns, self.codes = np.vstack(columns), np.concatenate(codes)
-        self.sizes = np.array([len(table) for table in columns])
-        self.dim = self.columns.shape[1]
-        self.n_logits = 1 if n_classes == 2 else n_classes
-        self._agent = np.repeat(np.arange(len(columns)), self.sizes)
-        self._rows = rows
-        self._shares = rows / np.maximum(self.sizes, 1)
-        counts = np.array([np.bincount(one, minlength=n_classes) for one in codes])
-        self._masses = self._shares @ counts
-        self.present = (rows > 0) @ (counts > 0)
-        self.parts = self._split()
-
-    def _split(self) -> list[NDArray[np.int64]]:
-        """Rows of equal support in parts of their own; the others by the length of their support."""
-        supports: dict[bytes, list[int]] = {}
-        for place, row in enumerate(self._rows > 0):
-            supports.setdefault(row.tobytes(), []).append(place)
-        parts: list[NDArray[np.int64]] = []
-        lonely: list[int] = []
-        for places in supports.values():
-            if len(places) == 1:
-                lonely += places
-                continue
-            step = max(1, min(_SHARED_ROWS // self.n_logits, _SHARED_WEIGHTS // len(self.columns)))
-            parts += [np.array(places[start : start + step]) for start in range(0, len(places), step)]
-        lengths = (self._rows > 0) @ self.sizes
-        lonely.sort(key=lambda place: -int(lengths[place]))
-        while lonely:
-            step = max(1, _GATHERED_POINTS // (int(lengths[lonely[0]]) * (self.dim + 1)))
-            parts.append(np.array(lonely[:step]))
-            lonely = lonely[step:]
-        return parts
-
-    def risk(self, part: NDArray[np.int64], penalty: float, intercept: bool) -> tuple[SoftmaxRisk, Array]:
-        """The weighted risks of a part's rows, and the points their x is measured from."""
-        places, starts, weights = self._gather(part)
-        points, codes = self.columns[places], self.codes[places]
-        centres = np.zeros((len(places), self.dim))
-        if intercept:
-            # x is measured from the middle of the points in use: large offsets would cost digits.
-            inside = weights.max(axis=0, keepdims=True) > 0 if len(places) == 1 else weights > 0
-            centres = np.einsum("tn,tnd->td", inside / inside.sum(axis=1, keepdims=True), points)
-            points -= centres[:, None, :]
-            points = np.concatenate([points, np.ones((*points.shape[:2], 1))], axis=2)
-        penalties = coefficient_penalties(penalty, self.present[part], self.dim, points.shape[2])
-        linear = np.empty((len(part), self.n_logits, points.shape[2]))
-        for row in range(self.n_logits):
-            label = 1 if self.n_logits == 1 else row
-            linear[:, row] = ((weights * (codes == label))[:, None, :] @ points)[:, 0]
-        return SoftmaxRisk(points, starts, weights, linear, self.present[part], penalties), centres
-
-    def start(self, part: NDArray[np.int64], intercept: bool) -> Array:
-        """Slopes zero, and the intercepts that give every class its weighted frequency."""
-        start = np.zeros((len(part), self.n_logits, self.dim + intercept))
-        if intercept:
-            start[..., -1] = frequency_intercepts(self._masses[part], self.present[part])
-        return start
-
-    def _gather(self, part: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
-        """Places (1 or T, N) of the points in use, where each agent's start, and the weights (T, N) of those points."""
-        supports = self._rows[part] > 0
-        if (supports == supports[0]).all():
-            places = np.flatnonzero(supports[0][self._agent])
-            starts = np.concatenate([[0], np.cumsum(self.sizes[supports[0]])[:-1]])
-            return places[None], starts, self._shares[part][:, self._agent[places]]
-        own = [np.flatnonzero(support[self._agent]) for support in supports]
-        longest = max(len(one) for one in own)
-        places = np.array([np.pad(one, (0, longest - len(one)), mode="edge") for one in own])
-        weights = self._shares[part[:, None], self._agent[places]]
-        weights[np.arange(longest) >= np.array([len(one) for one in own])[:, None]] = 0.0
-        return places, np.zeros(1, dtype=np.int64), weights

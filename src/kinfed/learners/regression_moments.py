@@ -8,16 +8,18 @@ to be agreed on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from kinfed.backends.agents import Question, SiteView, TrainingSpec
+from kinfed.backends.pooled import PooledAgents
+from kinfed.backends.wire import ArraySpec, Message
 from kinfed.errors import InputError
-from kinfed.validation import points_array
-
-Array = NDArray[np.float64]
+from kinfed.learners.inputs import agents_columns, agents_numbers, comoment_fault, own_columns, own_numbers
+from kinfed.validation import Array, points_array
 
 # Elements of the largest temporary array in `RegressionMoments.weighted` (8 MB).
 _BLOCK = 2**20
@@ -89,8 +91,7 @@ class RegressionMoments:
 
     def scaled(self, mass: ArrayLike) -> RegressionMoments:
         """The same distribution with total mass `mass`."""
-        masses = np.broadcast_to(np.asarray(mass, dtype=np.float64), self.n.shape)
-        return RegressionMoments(masses, self.mean, self.comoment, self.outputs)
+        return replace(self, n=np.broadcast_to(np.asarray(mass, dtype=np.float64), self.n.shape))
 
     def __add__(self, other: RegressionMoments) -> RegressionMoments:
         """Moments of both point sets together."""
@@ -98,10 +99,9 @@ class RegressionMoments:
         n = self.n + other.n
         share = _ratio(other.n, n)[..., None]
         apart = other.mean - self.mean
-        mean = self.mean + share * apart
         spread = (share * (1 - share))[..., None] * _outer(apart)
         comoment = (1 - share)[..., None] * self.comoment + share[..., None] * other.comoment + spread
-        return RegressionMoments(np.asarray(n), np.asarray(mean), np.asarray(comoment), self.outputs)
+        return RegressionMoments(np.asarray(n), self.mean + share * apart, comoment, self.outputs)
 
     def __sub__(self, part: RegressionMoments) -> RegressionMoments:
         """Moments of what is left when `part`, a subset, is taken away; all zero when nothing is left."""
@@ -207,8 +207,7 @@ def squared_error(moments: RegressionMoments, coefficients: ArrayLike) -> Array:
     cross, variance = moments.comoment[..., :d, d:], np.diagonal(moments.comoment, axis1=-2, axis2=-1)[..., d:]
     bias = moments.mean[..., d:] - (moments.mean_x[..., None] * slopes).sum(axis=-2) - intercept
     spread = variance + (slopes * (moments.xx @ slopes - 2 * cross)).sum(axis=-2)
-    error = (bias**2 + np.maximum(spread, 0.0)).mean(axis=-1)
-    return np.asarray(np.where(moments.n > 0, error, np.nan))
+    return np.asarray(np.where(moments.n > 0, (bias**2 + np.maximum(spread, 0.0)).mean(axis=-1), np.nan))
 
 
 def _ratio(part: Array, whole: Array) -> Array:
@@ -219,3 +218,63 @@ def _ratio(part: Array, whole: Array) -> Array:
 
 def _outer(vectors: Array) -> Array:
     return np.asarray(vectors[..., :, None] * vectors[..., None, :])
+
+
+@dataclass(frozen=True)
+class Moments(Question[RegressionMoments]):
+    """The regression moments of some agents, as a stack in the order of all; of no points where an agent has not answered.
+
+    Attributes
+    ----------
+    places : tuple of int
+        The agents that are asked.
+    """
+
+    places: tuple[int, ...]
+
+    name = "moments"
+    about_data = True
+
+    def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
+        """Nothing in particular."""
+        return dict.fromkeys(self.places, Message())
+
+    @classmethod
+    def answer(cls, site: SiteView, asked: Message) -> Message:
+        """The agent's own moments."""
+        moments = regression_moments(
+            own_columns(site.agent, site.spec.dim), own_numbers(site.agent), f"agent {site.agent.name}"
+        )
+        return Message(arrays={"n": moments.n, "mean": moments.mean, "comoment": moments.comoment})
+
+    def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
+        """A number, d + 1 means, and their second moments."""
+        size = spec.dim + 1
+        return {"n": ArraySpec(()), "mean": ArraySpec((size,)), "comoment": ArraySpec((size, size))}
+
+    def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
+        """Moments must be of as many points as the agent has, and could be those of points."""
+        count = float(answer.arrays["n"])
+        if count != spec.sizes[place]:
+            return f"its moments are of {count:g} points, not of {spec.sizes[place]}"
+        return comoment_fault(answer.arrays["comoment"])
+
+    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> RegressionMoments:
+        """One stack, a row for each agent that is asked."""
+        size = spec.dim + 1
+        nothing = {"n": np.array(0.0), "mean": np.zeros(size), "comoment": np.zeros((size, size))}
+        told = [answers[k].arrays if k in answers else nothing for k in self.places]
+        return RegressionMoments(**{name: np.array([one[name] for one in told]) for name in nothing}, outputs=())
+
+    def pooled(self, agents: PooledAgents) -> RegressionMoments:
+        """The same from all rows; each of them may have several outcomes here."""
+        made = agents.made
+        if "numbers" not in made:
+            made["numbers"] = agents_columns(agents.rows), agents_numbers(agents.rows)
+        if self in made:
+            return made[self]
+        columns, numbers = made["numbers"]
+        found = stack_moments([regression_moments(columns[k], numbers[k]) for k in self.places])
+        if len(self.places) == len(agents.rows):  # moments asked for block by block would not fit into memory together
+            made[self] = found
+        return found

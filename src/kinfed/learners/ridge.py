@@ -4,8 +4,8 @@ For target t the learner minimises
 
 .. math:: \sum_k w_{tk} \frac{1}{n_k} \sum_{i} (y_i^{(k)} - a'x_i^{(k)} - c)^2 + \lambda |a|^2
 
-over a and c; the intercept is not penalised. The weighted moments of all targets come from one matrix product, the
-solutions from one stacked solve.
+over a and c; the intercept is not penalised. Agent k answers :math:`(n_k, \bar z_k, C_k)` of its points z = (x, y), once:
+the weighted moments of all targets come from one matrix product, the solutions from one stacked solve.
 """
 
 from __future__ import annotations
@@ -13,23 +13,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.learners.base import Extent, Task
-from kinfed.learners.checkpoint import Checkpoint, Counter, run_digest
-from kinfed.learners.inputs import agents_columns, numeric_targets, simplex_rows, unique_rows
-from kinfed.learners.regression_moments import RegressionMoments, regression_moments, stack_moments
+from kinfed.backends.agents import Agents, Task, TrainingSpec
+from kinfed.backends.wire import Arrays
+from kinfed.checkpoint import Counter, Kept
+from kinfed.learners.base import Extent
+from kinfed.learners.inputs import check_models, rows_heard, simplex_rows, training_store, unique_rows, unpacked
+from kinfed.learners.regression_moments import Moments, RegressionMoments
 from kinfed.parallel import map_on_cores
 from kinfed.progress import Progress
-from kinfed.validation import nonnegative, points_array
-
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
-
-Array = NDArray[np.float64]
+from kinfed.validation import Array, nonnegative, points_array
 
 # Elements of the moments held at once, for agents and for the targets of one part (256 MB, and 32 MB on each core).
 _AGENT_BLOCK = 2**25
@@ -65,62 +62,75 @@ class Ridge:
     penalty: float = 1e-2
     intercept: bool = True
 
+    task: ClassVar[Task] = "regression"
+
     def __post_init__(self) -> None:
         nonnegative(self.penalty, "penalty")
-
-    @property
-    def task(self) -> Task:
-        """Regression."""
-        return "regression"
 
     def model_operations(self, extent: Extent) -> float:
         """Roughly how many arithmetic operations one model takes."""
         return float(extent.dim + 1) ** 2 * (extent.dim + 1 + 2 * extent.n_agents)
 
+    def check_sites(self) -> None:
+        """It can be trained across sites."""
+
     def fit(
         self,
-        federation: Federation,
-        weights: NDArray[np.float64],
+        agents: Agents,
+        weights: Array,
         *,
         targets: NDArray[np.int64] | None = None,
-        seed: int = 0,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
     ) -> RidgeModels:
-        """Train one model per row of `weights`; see `Learner.fit`. Neither `targets` nor `seed` has an influence."""
-        columns, outcomes = agents_columns(federation), numeric_targets(federation)
-        matrix = simplex_rows(weights, federation.names, [len(table) for table in columns])
-        rows, inverse = unique_rows(matrix)
-        settings = {"penalty": self.penalty, "intercept": self.intercept}
-        digest = "" if checkpoint is None else run_digest("ridge", settings, [*columns, *outcomes, rows])
-        store = Checkpoint(checkpoint, digest)
-        counter = Counter(progress, "ridge", len(rows))
+        """Train one model per row of `weights`; see `Learner.fit`. Neither `targets` nor the seed has an influence.
 
+        A row that heard nobody gets the weights of a grand mean, proportional to the sizes of those who answered.
+        """
+        rows, inverse = unique_rows(simplex_rows(weights, agents.spec))
+        store = training_store(checkpoint, repr(self), agents, rows)
+        counter = Counter(progress, "ridge", len(rows))
         used = np.flatnonzero((rows > 0).any(axis=0))
-        size = columns[0].shape[1] + int(np.prod(outcomes[0].shape[1:], dtype=int))
+        size = agents.spec.dim + 1
         agents_step, rows_step = max(1, _AGENT_BLOCK // size**2), max(1, _TARGET_BLOCK // size**2)
         blocks = [used[start : start + agents_step] for start in range(0, len(used), agents_step)]
 
         def moments_of(block: NDArray[np.int64]) -> RegressionMoments:
-            return stack_moments([regression_moments(columns[k], outcomes[k]) for k in block])
+            return agents.ask(Moments(tuple(block.tolist())))
 
-        # The moments of all agents are made once when they fit into one block, else once for each part.
+        # The moments of all agents are held when they fit into one block, else asked for again for each part.
         kept = moments_of(blocks[0]) if len(blocks) == 1 else None
+        answered = np.zeros(len(agents.spec.names), dtype=bool)
+        for block in blocks:
+            answered[block] = (kept or moments_of(block)).n > 0
+        heard = rows_heard(rows, answered, agents.spec.sizes)
+        if kept is None:  # who is silent is not asked again for every part
+            blocks = [block[answered[block]] for block in blocks if answered[block].any()]
 
         def part(index: int) -> Array:
-            chosen = rows[index * rows_step : (index + 1) * rows_step]
-            stored = store.load_arrays(index)
-            if stored is None:
+            chosen = heard[index * rows_step : (index + 1) * rows_step]
+            stored = store.load(f"part {index}")
+            # Whoever is heard now may have been silent when the part was kept.
+            if stored is None or not np.array_equal(stored.arrays["heard"], chosen):
                 mixture = (kept or moments_of(blocks[0])).weighted(chosen[:, blocks[0]])
                 for block in blocks[1:]:
                     mixture = mixture + moments_of(block).weighted(chosen[:, block])
-                stored = {"coefficients": ridge_coefficients(mixture, self.penalty, intercept=self.intercept)}
-                store.save_arrays(index, stored)
+                coefficients = ridge_coefficients(mixture, self.penalty, intercept=self.intercept)
+                stored = Kept(arrays={"coefficients": coefficients, "heard": chosen})
+                store.save(f"part {index}", stored)
             counter.add(len(chosen))
-            return stored["coefficients"]
+            return stored.arrays["coefficients"]
 
-        parts = map_on_cores(part, range(-(-len(rows) // rows_step)))
-        return RidgeModels(np.concatenate(parts)[inverse])
+        return RidgeModels(np.concatenate(list(map_on_cores(part, range(-(-len(rows) // rows_step)))))[inverse])
+
+    def pack(self, models: Any, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Coefficients of some rows, of shape (rows, d + 1)."""
+        check_models(models, RidgeModels, "ridge")
+        return {"coefficients": models.coefficients[rows]}
+
+    def unpack(self, arrays: Arrays, spec: TrainingSpec) -> RidgeModels:
+        """Models from their coefficients."""
+        return RidgeModels(unpacked(arrays, "coefficients", (spec.dim + 1,), "float64"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +151,7 @@ class RidgeModels:
     def predict(self, row: int, X: ArrayLike) -> Array:
         """Predictions of the model of that row, of shape (n,) or (n, m)."""
         theta = self.coefficients[row]
-        columns = points_array(X, "predict", len(theta) - 1)
-        return np.asarray(columns @ theta[:-1] + theta[-1])
+        return np.asarray(points_array(X, "predict", len(theta) - 1) @ theta[:-1] + theta[-1])
 
     def predict_rows(self, rows: Sequence[int], X: ArrayLike) -> Array:
         """Predictions of several models for the same points, of shape (rows, n) or (rows, n, m)."""
@@ -187,11 +196,10 @@ def _least_norm(matrix: Array, cross: Array) -> Array:
     :math:`D^{-1} \tilde A^+ D^{-1} b` is a solution, and taking away its part in the span of :math:`D^{-1} \tilde N` makes
     it the one of least norm.
     """
-    d = matrix.shape[-1]
     diagonal = np.sqrt(np.maximum(np.diagonal(matrix, axis1=-2, axis2=-1), 0.0))
     scale = np.where(diagonal > 0, diagonal, 1.0)[..., None]
     eigenvalues, vectors = np.linalg.eigh(matrix / (scale * scale.swapaxes(-1, -2)))
-    kept = eigenvalues > eigenvalues[..., -1:] * (10 * d * np.finfo(float).eps)
+    kept = eigenvalues > eigenvalues[..., -1:] * (10 * matrix.shape[-1] * np.finfo(float).eps)
     inverse = np.where(kept, 1.0 / np.where(kept, eigenvalues, 1.0), 0.0)
     slopes = vectors @ (inverse[..., None] * (vectors.swapaxes(-1, -2) @ (cross / scale))) / scale
     for place in map(tuple, np.argwhere(~kept.all(axis=-1))):

@@ -8,11 +8,10 @@ An agent alone has rows of weight one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import joblib
 import numpy as np
@@ -21,17 +20,22 @@ from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
+from kinfed.backends.agents import Agents, Task
+from kinfed.checkpoint import Counter, Store
 from kinfed.errors import InputError
-from kinfed.learners.base import Task
-from kinfed.learners.checkpoint import Checkpoint, Counter, run_digest
-from kinfed.learners.inputs import agents_columns, label_codes, numeric_targets, simplex_rows, unique_rows
+from kinfed.files import write_whole
+from kinfed.learners.base import rows_here
+from kinfed.learners.inputs import (
+    agents_columns,
+    agents_numbers,
+    own_codes,
+    simplex_rows,
+    training_store,
+    two_classes,
+    unique_rows,
+)
 from kinfed.progress import Progress
-from kinfed.validation import points_array
-
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
-
-Array = NDArray[np.float64]
+from kinfed.validation import Array, points_array
 
 
 @dataclass(frozen=True)
@@ -80,53 +84,46 @@ class ScikitLearner:
 
     def fit(
         self,
-        federation: Federation,
-        weights: NDArray[np.float64],
+        agents: Agents,
+        weights: Array,
         *,
         targets: NDArray[np.int64] | None = None,
-        seed: int = 0,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
     ) -> ScikitModels | ScikitClassifierModels:
         """Train one model per row of `weights`; see `Learner.fit`. `targets` only serves to name agents in errors."""
-        columns = agents_columns(federation)
-        classes: NDArray[Any] | None = None
-        outcomes: Sequence[NDArray[Any]] = []
+        federation, spec = rows_here(self, agents), agents.spec
+        X = np.vstack(agents_columns(federation))
+        y: NDArray[Any] | None = None
         if self.task == "regression":
-            outcomes = numeric_targets(federation)
+            y = np.concatenate(agents_numbers(federation))
         elif self.task == "classification":
-            classes, outcomes = label_codes(federation)
-        matrix = simplex_rows(weights, federation.names, [len(table) for table in columns])
-        rows, inverse = unique_rows(matrix)
-        template = _seeded(self.estimator, seed)
-        # Labels are read off the classes, not learned as codes, so estimators see what the user gave them.
-        y = None if not outcomes else np.concatenate(outcomes) if classes is None else classes[np.concatenate(outcomes)]
-        X = np.vstack(columns)
-        sizes = np.array([len(table) for table in columns])
-        digest = ""
-        if checkpoint is not None:
-            settings = {"estimator": joblib.hash(template), "class": _name(template)}
-            digest = run_digest("scikit", settings, [X, sizes, rows, *([] if y is None else [y])])
-        store = Checkpoint(checkpoint, digest)
+            # Labels are read off the classes, not learned as codes, so estimators see what the user gave them.
+            y = two_classes(spec)[np.concatenate([own_codes(agent, spec) for agent in federation])]
+        rows, inverse = unique_rows(simplex_rows(weights, spec))
+        template = _seeded(self.estimator, spec.seed)
+        store = training_store(checkpoint, f"{_name(template)} {joblib.hash(template)}", agents, rows)
         counter = Counter(progress, _name(template), len(rows))
 
-        fitted = {place: stored for place in range(len(rows)) if (stored := store.load_object(place)) is not None}
+        fitted = {place: stored for place in range(len(rows)) if (stored := _load(store, place)) is not None}
         counter.add(len(fitted))
         waiting = [place for place in range(len(rows)) if place not in fitted]
-        chosen = np.arange(len(matrix)) if targets is None or len(targets) != len(matrix) else targets
-        first = {place: int(np.flatnonzero(inverse == place)[0]) for place in waiting}
-        jobs = (joblib.delayed(_fit_row)(template, X, y, sizes, rows[place]) for place in waiting)
-        results = joblib.Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs)
+        results = joblib.Parallel(n_jobs=self.n_jobs, return_as="generator")(
+            joblib.delayed(_fit_row)(template, X, y, spec.sizes, rows[place]) for place in waiting
+        )
         for place, (model, problem) in zip(waiting, results, strict=True):
             if model is None:
-                who = federation.names[chosen[first[place]]] if len(federation) > chosen[first[place]] else first[place]
+                row = int((inverse == place).argmax())
+                target = row if targets is None or len(targets) != len(inverse) else targets[row]
+                who = spec.names[target] if target < len(spec.names) else row
                 raise InputError(f"{_name(template)} could not be trained for agent {who}: {problem}")
             fitted[place] = model
-            store.save_object(place, model)
+            _save(store, place, model)
             counter.add(1)
         models = tuple(fitted[place] for place in inverse)
-        dim = X.shape[1]
-        return ScikitModels(models, dim) if classes is None else ScikitClassifierModels(models, dim, classes)
+        if self.task == "classification":
+            return ScikitClassifierModels(models, spec.dim, two_classes(spec))
+        return ScikitModels(models, spec.dim)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,9 +196,8 @@ class ScikitClassifierModels(ScikitModels):
 class ConstantClassifier:
     """What a classifier is that saw one label only."""
 
-    def __init__(self, label: Any, dtype: Any) -> None:
-        self.classes_ = np.empty(1, dtype=dtype)
-        self.classes_[0] = label
+    def __init__(self, label: NDArray[Any]) -> None:
+        self.classes_ = label
 
     def predict(self, X: Array) -> NDArray[Any]:
         """The one label, for every point."""
@@ -230,13 +226,30 @@ def _fit_row(
     X, sample_weight = X[kept], sample_weight[kept]
     y = None if y is None else y[kept]
     if y is not None and is_classifier(template) and (y == y[0]).all():
-        return ConstantClassifier(y[0], y.dtype), ""
+        return ConstantClassifier(y[:1].copy()), ""
     estimator = clone(template)
     try:
         estimator.fit(X, y, **dict.fromkeys(_weight_parameters(estimator), sample_weight))
     except (TypeError, ValueError) as error:
         return None, str(error).split("\n")[0]
     return estimator, ""
+
+
+def _load(store: Store, place: int) -> Any:
+    """The fitted estimator of a row, or None; unpickled, so trust it as you trust the folder."""
+    path = store.path(f"part {place}", "joblib")
+    if path is None or not path.exists():
+        return None
+    try:
+        return joblib.load(path)
+    except Exception as error:  # unpickling a damaged file can raise anything
+        raise InputError(f"the checkpoint {path} is damaged ({error}); delete it to do that piece again") from None
+
+
+def _save(store: Store, place: int, model: Any) -> None:
+    path = store.path(f"part {place}", "joblib")
+    if path is not None:
+        write_whole(path, lambda file: joblib.dump(model, file))
 
 
 def _weight_parameters(estimator: Any) -> tuple[str, ...]:
@@ -257,11 +270,12 @@ def _weight_parameters(estimator: Any) -> tuple[str, ...]:
 def _seeded(estimator: BaseEstimator, seed: int) -> Any:
     """A clone whose random states are numbers drawn from the seed, except where the user set a number."""
     template = clone(estimator)
-    rng = np.random.default_rng(seed)
-    names = sorted(name for name in template.get_params() if name == "random_state" or name.endswith("__random_state"))
+    parameters, rng = template.get_params(), np.random.default_rng(seed)
+    names = sorted(name for name in parameters if name == "random_state" or name.endswith("__random_state"))
     drawn = {name: int(rng.integers(2**31 - 1)) for name in names}
-    kept = {name for name, value in template.get_params().items() if isinstance(value, int | np.integer)}
-    return template.set_params(**{name: value for name, value in drawn.items() if name not in kept})
+    return template.set_params(
+        **{name: value for name, value in drawn.items() if not isinstance(parameters[name], int | np.integer)}
+    )
 
 
 def _last_step(estimator: Any) -> Any:

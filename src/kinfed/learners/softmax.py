@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from kinfed.validation import Array
 
 # Elements of the largest temporary array of one evaluation: about what a core's cache holds.
 _BLOCK = 2**15
@@ -61,22 +61,15 @@ class SoftmaxRisk:
     def value_and_gradient(self, theta: Array) -> tuple[Array, Array]:
         """f_t and its gradient at theta (T, K, p)."""
         count, classes, columns = self.shape
-        value = np.zeros(count)
-        gradient = np.zeros_like(theta)
+        value, gradient = np.zeros(count), np.zeros_like(theta)
+        # Models that share points are rows of one: one matrix product serves them all.
+        rows = theta.reshape(1, -1, columns) if len(self.points) == 1 else theta
         for block in self._blocks(count * classes):
-            points = self.points[:, block]
-            if len(points) == 1:  # shared points: one matrix product for all models
-                logits = (theta.reshape(-1, columns) @ points[0].T).reshape(count, classes, -1)
-            else:
-                logits = theta @ points.swapaxes(1, 2)
-            normaliser, probabilities = self._normalise(logits)
-            weights = self.weights[:, block]
+            points, weights = self.points[:, block], self.weights[:, block]
+            normaliser, probabilities = self._normalise((rows @ points.swapaxes(1, 2)).reshape(count, classes, -1))
             value += np.einsum("tn,tn->t", weights, normaliser)
             probabilities *= weights[:, None, :]
-            if len(points) == 1:
-                gradient += (probabilities.reshape(count * classes, -1) @ points[0]).reshape(theta.shape)
-            else:
-                gradient += probabilities @ points
+            gradient += (probabilities.reshape(*rows.shape[:2], -1) @ points).reshape(theta.shape)
         shrunk = self.penalties[:, None, :] * theta
         value += np.einsum("tkp,tkp->t", theta, shrunk - self.linear)
         gradient += 2 * shrunk - self.linear
@@ -90,26 +83,20 @@ class SoftmaxRisk:
         """Hessians of the log losses alone of the models `rows`, of shape (len(rows), K, K, p, p)."""
         count, (_, classes, columns) = len(rows), self.shape
         hessian = np.zeros((count, classes, classes, columns, columns))
+        pairs = [(first, second) for first in range(classes) for second in range(first + 1)]
         for block in self._blocks(count * max(classes, columns)):
             points = self.points[:, block] if len(self.points) == 1 else self.points[rows, block]
             _, probabilities = self._normalise(theta[rows] @ points.swapaxes(1, 2), rows)
             weighted = probabilities * self.weights[rows, None, block]
-            for first in range(classes):
-                for second in range(first + 1):
-                    curvature = weighted[:, first] * ((first == second) - probabilities[:, second])
-                    hessian[:, first, second] += (curvature[:, :, None] * points).swapaxes(1, 2) @ points
-        for first in range(classes):
-            for second in range(first):
-                hessian[:, second, first] = hessian[:, first, second]
+            for first, second in pairs:
+                curvature = weighted[:, first] * ((first == second) - probabilities[:, second])
+                hessian[:, first, second] += (curvature[:, :, None] * points).swapaxes(1, 2) @ points
+        for first, second in pairs:
+            hessian[:, second, first] = hessian[:, first, second]
         return hessian
 
     def bound(self) -> Array:
-        r"""Matrices above the curvature of each class's coefficients everywhere, of shape (T, p, p).
-
-        A softmax probability has :math:`p_c (1 - p_c) \le 1/4`, and :math:`\mathrm{diag}(p) - pp' \preceq I/2`, so the
-        Hessian is below :math:`I \otimes (\kappa \sum_i s_{ti} x_i x_i' + 2 \lambda_t m)` with :math:`\kappa` 1/4 for two
-        classes and 1/2 for more (Boehning, 1992).
-        """
+        """Matrices (T, p, p) above the curvature of each class's coefficients everywhere; see `curvature_bound`."""
         count, classes, columns = self.shape
         second = np.zeros((count, columns, columns))
         if len(self.points) == 1:  # shared points: one second moment per agent serves all models
@@ -123,16 +110,14 @@ class SoftmaxRisk:
             for block in self._blocks(count * columns):
                 points = self.points[:, block]
                 second += (self.weights[:, block, None] * points).swapaxes(1, 2) @ points
-        second *= 0.25 if classes == 1 else 0.5
-        second[:, np.arange(columns), np.arange(columns)] += 2 * self.penalties
-        return second
+        return curvature_bound(second, self.penalties, classes)
 
     def bound_diagonal(self) -> Array:
         """The diagonals of `bound`, of shape (T, p), for when the matrices would be too large."""
         second = np.zeros((self.shape[0], self.shape[2]))
         for block in self._blocks(self.shape[0] * self.shape[2]):
             second += np.einsum("tn,tnp->tp", self.weights[:, block], self.points[:, block] ** 2)
-        return second * (0.25 if self.shape[1] == 1 else 0.5) + 2 * self.penalties
+        return curvature_bound(second, self.penalties, self.shape[1])
 
     def _normalise(self, logits: Array, rows: NDArray[np.int64] | None = None) -> tuple[Array, Array]:
         """Log normalisers (T, N) and probabilities (T, K, N); `logits` is overwritten."""
@@ -184,6 +169,34 @@ def definite_hessian(curvature: Array, penalties: Array, present: NDArray[np.boo
     return curvature.swapaxes(2, 3).reshape(count, classes * columns, classes * columns)
 
 
+def curvature_bound(second: Array, penalties: Array, rows: int) -> Array:
+    r"""What is above the curvature of every row of coefficients everywhere: matrices (T, p, p), or their diagonals (T, p).
+
+    A softmax probability has :math:`p_c (1 - p_c) \le 1/4`, and :math:`\mathrm{diag}(p) - pp' \preceq I/2`, so the Hessian
+    is below :math:`I \otimes (\kappa \sum_i s_{ti} x_i x_i' + 2 \lambda_t m)` with :math:`\kappa` 1/4 for two classes and
+    1/2 for more (Boehning, 1992).
+
+    Parameters
+    ----------
+    second : array of shape (T, p, p) or (T, p)
+        :math:`\sum_i s_{ti} x_i x_i'`, or its diagonal.
+    penalties : array of shape (T, p)
+    rows : int
+        Rows of coefficients of a model.
+    """
+    bound = second * (0.25 if rows == 1 else 0.5)
+    if bound.ndim == 2:
+        return bound + 2 * penalties
+    column = np.arange(bound.shape[1])
+    bound[:, column, column] += 2 * penalties
+    return bound
+
+
+def coefficient_rows(n_classes: int) -> int:
+    """Rows of coefficients of a model: one per class, and one for two classes."""
+    return 1 if n_classes == 2 else n_classes
+
+
 def coefficient_penalties(penalty: float, present: NDArray[np.bool_], dim: int, columns: int) -> Array:
     r"""What a model pays for each of its `columns` columns, of shape (T, columns); those beyond `dim` are free.
 
@@ -202,17 +215,32 @@ def coefficient_penalties(penalty: float, present: NDArray[np.bool_], dim: int, 
     return penalties
 
 
-def frequency_intercepts(masses: Array, present: NDArray[np.bool_]) -> Array:
-    """Intercepts that give every class its weighted frequency where slopes are zero: (T, C), or (T, 1) for two classes.
+def frequency_start(masses: Array, present: NDArray[np.bool_], dim: int, intercept: bool) -> Array:
+    """Slopes zero, and the intercepts, if any, that give every class its weighted frequency: (T, K, d) or (T, K, d + 1).
 
     Parameters
     ----------
     masses : array of shape (T, C)
         Weights of the classes in each model's data.
     present : array of bool of shape (T, C)
+    dim : int
+    intercept : bool
     """
-    logarithms = np.log(np.where(present, np.maximum(masses, _LEAST_MASS), 1.0))
-    if present.shape[1] == 2:
-        return np.asarray(logarithms[:, 1:] - logarithms[:, :1])
-    level = logarithms.sum(axis=1, keepdims=True) / present.sum(axis=1, keepdims=True)
-    return np.where(present, logarithms - level, 0.0)
+    count, n_classes = present.shape
+    start = np.zeros((count, coefficient_rows(n_classes), dim + intercept))
+    if intercept:
+        logarithms = np.log(np.where(present, np.maximum(masses, _LEAST_MASS), 1.0))
+        level = logarithms.sum(axis=1, keepdims=True) / present.sum(axis=1, keepdims=True)
+        start[..., -1] = (
+            logarithms[:, 1:] - logarithms[:, :1] if n_classes == 2 else np.where(present, logarithms - level, 0)
+        )
+    return start
+
+
+def measured_from_zero(theta: Array, centres: Array) -> Array:
+    """Slopes and intercepts (T, K, d + 1) for x measured from zero, of models whose x is measured from centres (T, d).
+
+    Models without intercepts have centres zero, and get the intercept zero.
+    """
+    slopes, intercepts = np.split(theta, [centres.shape[1]], axis=2)
+    return np.concatenate([slopes, intercepts.sum(axis=2, keepdims=True) - slopes @ centres[..., None]], axis=2)

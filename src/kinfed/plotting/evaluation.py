@@ -1,28 +1,48 @@
-"""Figures of scores: one method's over agents, and personal models against the two baselines."""
+"""Figures of what training gives.
+
+The scores of one method over agents, personal models against the two baselines, what calibration chose beside what else
+there was, and what crossed between the server and the agents.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinfed.errors import InputError
-from kinfed.plotting.agents import agent_rows, bars, height_of
-from kinfed.plotting.style import BLUE, GREEN, GREY, VERMILION, canvas, figure_of, legend
+from kinfed.plotting.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    VERMILION,
+    agent_rows,
+    bars,
+    canvas,
+    figure_of,
+    height_of,
+    legend,
+    named_rows,
+    short,
+)
+from kinfed.validation import Array, Integers, positive_integer
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from kinfed.collaboration import Prospect
-    from kinfed.evaluation import Scores
-    from kinfed.personalization import Personalization
+    from kinfed.analysis import Scores
+    from kinfed.backends.audit import Audit
+    from kinfed.result import Personalization, Weighting
+    from kinfed.weights.calibration.family import Calibration
 
-Array = NDArray[np.float64]
 
 _WORDS = {"local": "learning alone", "grand-mean": "one common model"}
+_DIRECTIONS = {"to the server": ("from the agents", BLUE), "to the agent": ("to the agents", ORANGE)}
 _OUTCOMES = {1: ("better", GREEN, "o"), 0: ("equal", GREY, "s"), -1: ("worse", VERMILION, "X")}
 _TIE = 1e-9  # relative difference below which two scores are equal, as in paired comparisons
 
@@ -54,16 +74,15 @@ class ScoresPlots:
             agent_rows(drawn, names, "sorted")
             mean = self.scores.mean(chosen)
             drawn.axvline(mean, color="black", linewidth=0.9, linestyle="--")
-            drawn.set_xlabel(chosen)
-            drawn.set_title(f"{chosen[0].upper()}{chosen[1:]} of {len(names)} agents: mean {mean:.4g}")
+            drawn.set(xlabel=chosen, title=f"{chosen[0].upper()}{chosen[1:]} of {len(names)} agents: mean {mean:.4g}")
             return figure_of(drawn)
 
 
 @dataclass(frozen=True, eq=False)
-class ProspectPlots:
+class WeightingPlots:
     """Figures of what is known before training, reached as ``result.plot``; each returns a matplotlib Figure."""
 
-    result: Prospect
+    result: Weighting
 
     def weights(self, axes: Axes | None = None) -> Figure:
         """Who listens to whom; see `WeightsPlots.matrix`."""
@@ -94,18 +113,18 @@ class ProspectPlots:
 
 
 @dataclass(frozen=True, eq=False)
-class PersonalizationPlots(ProspectPlots):
-    """Figures of personal training, reached as ``result.plot``: those of a prospect, and what came of it."""
+class PersonalizationPlots(WeightingPlots):
+    """Figures of personal training, reached as ``result.plot``: those of a weighting, and what came of it."""
 
     result: Personalization
 
     def scores(self) -> Figure:
         """Every agent's personal model against learning alone, and against one common model."""
-        table, metric = self.result.scores, self.result.metric
+        metric = self.result.metric
         with canvas(width=8.4, height=4.2, columns=2) as both:
-            for axes, baseline in zip(both, _WORDS, strict=True):
+            for axes, (baseline, other) in zip(both, _WORDS.items(), strict=True):
                 comparison = self.result.compare(baseline)
-                theirs, ours = _paired(table[baseline], table["personalized"])
+                theirs, ours = self._paired(baseline).to_numpy().T
                 outcome = _outcome(ours, theirs, higher_is_better=comparison.higher_is_better)
                 for sign, (words, colour, marker) in _OUTCOMES.items():
                     who = outcome == sign
@@ -115,9 +134,7 @@ class PersonalizationPlots(ProspectPlots):
                 ends = [min(theirs.min(), ours.min()), max(theirs.max(), ours.max())]
                 side = "above" if comparison.higher_is_better else "below"
                 axes.plot(ends, ends, color="black", linewidth=0.9, linestyle="--", label=f"{side} it: better")
-                axes.set_xlabel(f"{metric} of {_WORDS[baseline]}")
-                axes.set_ylabel(f"{metric} of the personal model")
-                axes.set_title(f"Against {_WORDS[baseline]}")
+                axes.set(xlabel=f"{metric} of {other}", ylabel=f"{metric} of the personal model", title=f"Against {other}")
                 legend(axes)
             return figure_of(both[0])
 
@@ -131,8 +148,8 @@ class PersonalizationPlots(ProspectPlots):
             Where to draw; a new figure by default.
         """
         comparison = self.result.compare(baseline)
-        table = self.result.scores[[baseline, "personalized"]].dropna()
-        theirs, ours = table[baseline].to_numpy(), table["personalized"].to_numpy()
+        table = self._paired(baseline)
+        theirs, ours = table.to_numpy().T
         sign = 1.0 if comparison.higher_is_better else -1.0
         gain = sign * (ours - theirs)
         order = np.argsort(-gain, kind="stable")
@@ -149,20 +166,108 @@ class PersonalizationPlots(ProspectPlots):
                 drawn.axvspan(low, high, color=BLUE, alpha=0.2, linewidth=0)
             drawn.axvline(sign * comparison.difference, color=BLUE, linewidth=1.2)
             what = "gain" if comparison.higher_is_better else "saving"
-            drawn.set_xlabel(f"{what} in {comparison.metric} against {_WORDS[baseline]}")
             better, equal, worse = ((outcome == one).sum() for one in _OUTCOMES)
-            drawn.set_title(f"Better for {better}, equal for {equal}, worse for {worse} agents;\n{told}")
+            drawn.set(
+                xlabel=f"{what} in {comparison.metric} against {_WORDS[baseline]}",
+                title=f"Better for {better}, equal for {equal}, worse for {worse} agents;\n{told}",
+            )
             return figure_of(drawn)
 
-
-def _paired(first: Any, second: Any) -> tuple[Array, Array]:
-    """The values of agents that have both."""
-    one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    both = ~(np.isnan(one) | np.isnan(two))
-    return one[both], two[both]
+    def _paired(self, baseline: str) -> pandas.DataFrame:
+        """The scores of agents that have both."""
+        return self.result.scores[[baseline, "personalized"]].dropna()
 
 
-def _outcome(ours: Array, theirs: Array, *, higher_is_better: bool) -> NDArray[np.int64]:
+def _outcome(ours: Array, theirs: Array, *, higher_is_better: bool) -> Integers:
     """1 where ours is better, 0 where the two are equal, -1 where it is worse."""
     sign = np.sign(ours - theirs) * (1 if higher_is_better else -1)
     return np.where(np.isclose(ours, theirs, rtol=_TIE, atol=0.0), 0, sign).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationPlots:
+    """Figures of a calibration, reached as ``weights.calibration.plot``; each returns a matplotlib Figure."""
+
+    calibration: Calibration
+
+    def scores(self, axes: Axes | None = None, *, most: int = 15) -> Figure:
+        """Scores of the best candidates on points set aside, learning alone and the best common model always among them.
+
+        Parameters
+        ----------
+        axes : Axes, optional
+            Where to draw; a new figure by default.
+        most : int
+            How many of the best candidates to show.
+        """
+        found, mean, error = self.calibration, self.calibration.choice.mean, self.calibration.choice.error
+        unit = float(mean[found.local]) if mean[found.local] > 0 else 1.0
+        ranked = [int(place) for place in np.argsort(mean, kind="stable") if np.isfinite(mean[place])]
+        always = {*ranked[: positive_integer(most, "most")], found.local, found.common}
+        shown = [place for place in ranked if place in always]
+        kinds = {
+            found.local: ("learning alone", BLUE, "s"),
+            found.common: ("one common model", ORANGE, "D"),
+            found.choice.chosen: ("chosen for the federation", GREEN, "o"),
+        }
+        with canvas(axes, width=7.2, height=1.2 + 0.22 * len(shown)) as drawn:
+            for row, place in enumerate(shown):
+                words, colour, marker = kinds.get(place, ("other candidates", BLACK, "."))
+                drawn.errorbar(
+                    mean[place] / unit,
+                    row,
+                    xerr=error[place] / unit,
+                    fmt=marker,
+                    color=colour,
+                    markersize=6,
+                    elinewidth=1,
+                    capsize=2,
+                    label=words,
+                )
+            drawn.set_yticks(
+                np.arange(len(shown)), [found.candidates[place].describe(found.views) for place in shown], fontsize=8
+            )
+            drawn.axvline(mean[found.local] / unit, color=BLUE, linewidth=0.8, linestyle="--")
+            drawn.set(
+                ylim=(len(shown) - 0.5, -0.5),
+                xlabel=f"{found.loss}, relative to learning alone\n"
+                "(bars: standard error of the difference to the chosen one)",
+                title=f"What calibration chose, of {len(found.candidates)} candidates",
+            )
+            once = {words: mark for mark, words in zip(*drawn.get_legend_handles_labels(), strict=True)}
+            drawn.legend(once.values(), once.keys(), fontsize=8, frameon=False, loc="best")
+            return figure_of(drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class AuditPlots:
+    """Figures of an audit, reached as ``result.exchange.plot``; each returns a matplotlib Figure."""
+
+    audit: Audit
+
+    def traffic(self, axes: Axes | None = None) -> Figure:
+        """Bytes of all agents by phase and direction, in the order of the phases."""
+        table = self.audit.traffic
+        if not len(table):
+            raise InputError("nothing crossed between server and agents; there is no traffic to show")
+        phases = list(dict.fromkeys(table["phase"]))
+        total = table.groupby(["phase", "direction"])["bytes"].sum()
+        with canvas(axes, width=6.0, height=1.3 + 0.36 * len(phases)) as drawn:
+            for shift, (direction, (words, colour)) in enumerate(_DIRECTIONS.items()):
+                lengths = [int(total.get((phase, direction), 0)) for phase in phases]
+                places = np.arange(len(phases)) + 0.38 * (shift - 0.5)
+                drawn.barh(places, lengths, height=0.36, color=colour, label=f"{words}: {_size(sum(lengths))}")
+            named_rows(drawn, [short(phase) for phase in phases])
+            drawn.xaxis.set_major_formatter(lambda value, _: _size(value))
+            drawn.set(
+                xlabel="bytes of all agents",
+                title=f"What crossed between the server and {table['agent'].nunique()} agents",
+            )
+            legend(drawn)
+            return figure_of(drawn)
+
+
+def _size(nbytes: float) -> str:
+    if nbytes >= 1e6:
+        return f"{nbytes / 1e6:g} MB" if nbytes == round(nbytes, -5) else f"{nbytes / 1e6:.1f} MB"
+    return f"{nbytes / 1e3:.3g} kB" if nbytes else "0"

@@ -1,4 +1,7 @@
-"""Pieces of HTML. Text is escaped here, so that no section has to remember it."""
+"""Pieces of HTML and SVG. Text is escaped here, so that no section has to remember it.
+
+Markers differ in shape and not only in colour, and labels do not overlap.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NewType
 
+import numpy as np
+
 from kinfed.markup import escape
+from kinfed.validation import Array
 
 Html = NewType("Html", str)
 """Text that is HTML already; everything else is escaped."""
@@ -69,7 +75,7 @@ def joined(*parts: str) -> Html:
 
 def paragraph(content: str, kind: str = "") -> Html:
     """A paragraph of plain text."""
-    return Html(f"<p{_class(kind)}>{escape(content)}</p>")
+    return Html(f"<p{_attribute('class', kind)}>{escape(content)}</p>")
 
 
 def sentences(items: Iterable[str]) -> Html:
@@ -102,19 +108,20 @@ def table(
     captioned : bool
         Whether the caption is seen, or only read to those who do not see the table.
     """
-    head = "".join(_heading(column) for column in columns)
-    body = "".join(_row(columns, row) for row in rows)
-    named = f' id="{anchor}"' if anchor else ""
-    seen = "" if captioned else ' class="unseen"'
+    head = "".join(
+        f'<th scope="col"{_side(column)}{_attribute("title", column.hint)}>{escape(column.heading)}</th>'
+        for column in columns
+    )
     return Html(
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table{named}>'
-        f"<caption{seen}>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table{_attribute("id", anchor)}>'
+        f"<caption{_attribute('class', '' if captioned else 'unseen')}>{escape(caption)}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(_row(columns, row) for row in rows)}</tbody></table></div>"
     )
 
 
 def details(summary: str, content: str, *, kind: str = "") -> Html:
     """Content that is folded away."""
-    return Html(f"<details{_class(kind)}><summary>{escape(summary)}</summary>{content}</details>")
+    return Html(f"<details{_attribute('class', kind)}><summary>{escape(summary)}</summary>{content}</details>")
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Html:
@@ -130,20 +137,183 @@ def figure(drawing: str, caption: str) -> Html:
     )
 
 
-def _heading(column: Column) -> str:
-    hint = f' title="{escape(column.hint)}"' if column.hint else ""
-    return f'<th scope="col"{_class("n" if column.kind == "number" else "")}{hint}>{escape(column.heading)}</th>'
-
-
 def _row(columns: Sequence[Column], row: Sequence[str | Cell]) -> str:
     cells = []
     for place, (column, cell) in enumerate(zip(columns, row, strict=True)):
-        shown = cell.shown if isinstance(cell, Cell) else cell
-        key = f' data-sort="{cell.sort:.9g}"' if isinstance(cell, Cell) else ""
-        kind = _class("n" if column.kind == "number" else "")
-        cells.append(f'<th scope="row"{kind}{key}>{shown}</th>' if place == 0 else f"<td{kind}{key}>{shown}</td>")
+        key, shown = (f' data-sort="{cell.sort:.9g}"', cell.shown) if isinstance(cell, Cell) else ("", cell)
+        tag, scope = ("td", "") if place else ("th", ' scope="row"')
+        cells.append(f"<{tag}{scope}{_side(column)}{key}>{shown}</{tag}>")
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _class(kind: str) -> str:
-    return f' class="{kind}"' if kind else ""
+def _side(column: Column) -> str:
+    return _attribute("class", "n" if column.kind == "number" else "")
+
+
+def _attribute(name: str, value: str) -> str:
+    return f' {name}="{escape(value)}"' if value else ""
+
+
+COLOURS = 8
+"""Colours of groups in the style sheet; further groups take them again with another shape."""
+
+_SHAPES = 7
+_CHARACTER = 0.56  # width of a character in units of the size of the font
+Box = tuple[float, float, float, float]
+
+
+def marker(x: float, y: float, radius: float, group: int) -> Html:
+    """A marker of a group: colour and shape repeat with different periods; -1 is an agent without a group."""
+    kind = f'class="m {"none" if group < 0 else f"g{group % COLOURS}"}"'
+    shape = group % _SHAPES
+    if group < 0 or shape == 0:
+        return Html(f'<circle {kind} cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>')
+    corners = " ".join(f"{x + radius * dx:.1f},{y + radius * dy:.1f}" for dx, dy in _CORNERS[shape - 1])
+    return Html(f'<polygon {kind} points="{corners}"/>')
+
+
+def _regular(corners: int, turn: float, size: float) -> tuple[tuple[float, float], ...]:
+    angles = [turn + 2 * np.pi * k / corners for k in range(corners)]
+    return tuple((size * float(np.cos(angle)), size * float(np.sin(angle))) for angle in angles)
+
+
+_CORNERS: tuple[tuple[tuple[float, float], ...], ...] = (
+    _regular(4, np.pi / 4, 1.25),  # square
+    _regular(3, -np.pi / 2, 1.45),  # triangle
+    _regular(4, 0.0, 1.35),  # diamond
+    _regular(3, np.pi / 2, 1.45),  # triangle, point down
+    _regular(5, -np.pi / 2, 1.25),  # pentagon
+    _regular(6, 0.0, 1.2),  # hexagon
+)
+
+
+class Labels:
+    """Labels beside markers; one that would cover another label or a marker is left out.
+
+    Parameters
+    ----------
+    width, height : float
+        Of the drawing.
+    places : array of shape (B, 2)
+        Of the markers.
+    radius : float
+        Of the markers.
+    """
+
+    def __init__(self, width: float, height: float, places: Array, radius: float) -> None:
+        self._width, self._height, self._size = width, height, 11.0
+        self._markers = [(x - radius, y - radius, x + radius, y + radius) for x, y in places.tolist()]
+        self._taken: list[Box] = []
+
+    def place(self, x: float, y: float, gap: float, words: str, kind: str = "", *, needed: bool = False) -> Html:
+        """A label to the right, left, above or below a marker of radius `gap`, or none; a needed one may cover markers."""
+        tries = [[*self._taken, *self._markers], *([self._taken] if needed else [])]
+        return next((drawn for taken in tries if (drawn := self._beside(x, y, gap, words, kind, taken))), Html(""))
+
+    def _beside(self, x: float, y: float, gap: float, words: str, kind: str, taken: Sequence[Box]) -> Html:
+        length = _CHARACTER * self._size * len(words)
+        spots = (
+            (x + gap + 3, y + 0.35 * self._size, "start"),
+            (x - gap - 3, y + 0.35 * self._size, "end"),
+            (x, y - gap - 4, "middle"),
+            (x, y + gap + self._size, "middle"),
+        )
+        for left, base, anchor in spots:
+            start = left - length * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
+            box = (start, base - self._size, start + length, base + 0.2 * self._size)
+            inside = box[0] >= 0 and box[2] <= self._width and box[1] >= 0 and box[3] <= self._height
+            if inside and not any(_overlap(box, other) for other in taken):
+                self._taken.append(box)
+                return Html(
+                    f'<text class="label {kind}" x="{left:.1f}" y="{base:.1f}" '
+                    f'text-anchor="{anchor}">{escape(words)}</text>'
+                )
+        return Html("")
+
+
+def _overlap(one: Sequence[float], two: Sequence[float]) -> bool:
+    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Places in a drawing.
+
+    Attributes
+    ----------
+    places : array of shape (B, 2)
+    width, height : float
+        Of the drawing.
+    unit : float
+        Lengths in the drawing per length in the plane; 0 where all places coincide.
+    """
+
+    places: Array
+    width: float
+    height: float
+    unit: float
+
+
+def fitted(
+    coordinates: Array, width: float = 760.0, tallest: float = 640.0, lowest: float = 240.0, edge: float = 44.0
+) -> Fitted:
+    """Places that fill a drawing; one unit for both directions, or distances would lie."""
+    low, high = coordinates.min(axis=0), coordinates.max(axis=0)
+    wide, tall = (float(side) for side in high - low)
+    unit = min(((room - 2 * edge) / side for room, side in ((width, wide), (tallest, tall)) if side > 0), default=0.0)
+    height = float(np.clip(tall * unit + 2 * edge, lowest, tallest))
+    return Fitted((coordinates - (low + high) / 2) * [unit, -unit] + [width / 2, height / 2], width, height, unit)
+
+
+def image(width: float, height: float, name: str, content: str, kind: str = "") -> Html:
+    """A drawing that is read as one image."""
+    return Html(
+        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(name)}">{content}</svg>'
+    )
+
+
+def interactive(anchor: str, width: float, height: float, title: str, description: str, content: str) -> Html:
+    """A drawing whose parts take the focus one by one; an image could not hold them."""
+    return Html(
+        f'<svg id="{anchor}" class="agents" viewBox="0 0 {width:g} {height:g}" role="group" '
+        f'aria-labelledby="{anchor}-title" aria-describedby="{anchor}-description"><title id="{anchor}-title">'
+        f'{escape(title)}</title><desc id="{anchor}-description">{escape(description)}</desc>{content}</svg>'
+    )
+
+
+def agent_node(place: int, told: str, drawing: str, *, first: bool) -> Html:
+    """An agent in a drawing: a link to its section that tells its numbers; one of them is in the order of the tab key."""
+    return Html(
+        f'<a class="node" href="#agent-{place}" data-agent="{place}" tabindex="{0 if first else -1}" '
+        f'aria-label="{escape(told)}">{drawing}</a>'
+    )
+
+
+def layers(nodes: Sequence[str], names: Sequence[str]) -> Html:
+    """Agents, and above them their names."""
+    return Html(f'<g class="nodes">{"".join(nodes)}</g><g class="names">{"".join(names)}</g>')
+
+
+def agent_readout(anchor: str) -> Html:
+    """Where the numbers of the chosen agent are told, also to those who do not see the drawing."""
+    return Html(
+        f'<p id="{anchor}" class="readout" aria-live="polite" hidden>Point at an agent, or move with the arrow keys.</p>'
+    )
+
+
+def error_bar(x: float, low: float, high: float, y: float, kind: str) -> Html:
+    """A dot with its interval, lying."""
+    return Html(
+        f'<line class="bar {kind}" x1="{low:.1f}" x2="{high:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>'
+    )
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers between two ends."""
+    span = high - low
+    if not span > 0:
+        return [low]
+    step = 10 ** np.floor(np.log10(span / most))
+    step *= next(factor for factor in (1, 2, 5, 10) if span / (factor * step) <= most)
+    return [float(k * step) for k in range(int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9)) + 1)]

@@ -1,29 +1,25 @@
-"""The page: its frame, and the file."""
+"""The page: its frame, the numbers it draws from (matrices in kin order, packed small), and the file."""
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
-from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import IO
+
+import numpy as np
 
 from kinfed.errors import InputError
 from kinfed.files import write_whole
 from kinfed.markup import escape
-from kinfed.report.elements import Html, Section
-from kinfed.report.findings import findings_of
-from kinfed.report.island import island
-from kinfed.report.sections.agents import agents_one_by_one
-from kinfed.report.sections.choices import choices_and_why
-from kinfed.report.sections.diagnosis import how_agents_differ
-from kinfed.report.sections.headline import headline
-from kinfed.report.sections.map import map_of_agents
-from kinfed.report.sections.settings import settings_and_versions
-from kinfed.report.sections.shared import what_was_shared
-from kinfed.report.sections.weights import who_listens
-from kinfed.report.story import Story
+from kinfed.report.agents import agents_one_by_one, how_agents_differ
+from kinfed.report.context import ReportContext, ReportData, context_of
+from kinfed.report.elements import Html
+from kinfed.report.headline import headline
+from kinfed.report.kin import map_of_agents, who_listens
+from kinfed.report.run import choices_and_why, settings_and_versions, what_was_shared
+from kinfed.validation import Array
 
 FILE_NAME = "index.html"
 
@@ -43,14 +39,15 @@ _ICON = (
     "%3Ccircle cx='4' cy='11' r='3'/%3E%3Ccircle cx='12' cy='11' r='3'/%3E%3Ccircle cx='8' cy='4.5' "
     "r='3'/%3E%3C/g%3E%3C/svg%3E"
 )
+_TOP = 65535
 
 
-def write_report(story: Story, folder: Path) -> Path:
-    """Write the report of a story.
+def write_report(data: ReportData, folder: Path) -> Path:
+    """Write the report.
 
     Parameters
     ----------
-    story : Story
+    data : ReportData
     folder : path
         Made if it does not exist.
 
@@ -60,14 +57,10 @@ def write_report(story: Story, folder: Path) -> Path:
         Of the file: one that needs no other and no network.
     """
     path = Path(folder) / FILE_NAME
-    content = page(story).encode("utf-8")
-
-    def fill(file: IO[bytes]) -> None:
-        file.write(content)
-
+    content = page(data).encode("utf-8")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, fill)
+        write_whole(path, lambda file: file.write(content))
     except OSError as error:
         raise InputError(
             f"the report cannot be written to {path}: {error.strerror or error}; name another folder"
@@ -75,29 +68,33 @@ def write_report(story: Story, folder: Path) -> Path:
     return path
 
 
-def page(story: Story) -> Html:
+def page(data: ReportData) -> Html:
     """The whole report as HTML."""
-    findings = findings_of(story)
-    sections = [section(findings) for section in _SECTIONS]
+    context = context_of(data)
+    sections = [section(context) for section in _SECTIONS]
     body = "".join(
         f'<section id="{one.anchor}" aria-labelledby="{one.anchor}-heading"><h2 id="{one.anchor}-heading">'
         f"{escape(one.heading)}</h2>{one.body}</section>"
         for one in sections
     )
     script = _asset("report.js")
+    items = "".join(f'<li><a href="#{one.anchor}">{escape(one.heading)}</a></li>' for one in sections)
     return Html(
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light '
         'dark">'
-        f'<title>{escape(story.title)} \N{MIDDLE DOT} kinfed</title><link rel="icon" href="{_ICON}">'
+        f'<title>{escape(data.title)} \N{MIDDLE DOT} kinfed</title><link rel="icon" href="{_ICON}">'
         f"<style>{_asset('report.css')}</style></head><body>"
         '<a class="skip" href="#content">Skip to the report</a>'
-        f"{_header(story)}{_contents(sections)}"
+        '<header class="top"><div><p class="eyebrow">Who helps whom, and what it is '
+        f"worth</p><h1>{escape(data.title)}</h1></div>"
+        '<button type="button" id="scheme" hidden>Colours: auto</button></header>'
+        f'<nav class="contents" aria-label="Contents"><ol>{items}</ol></nav>'
         f'<main id="content" tabindex="-1">{body}</main>'
         "<footer><p>Made by kinfed. The file needs no network and sends nothing.</p></footer>"
         '<div id="tip" aria-hidden="true" '
-        f"hidden></div>{island(findings)}<script>{script}</script></body></html>"
+        f"hidden></div>{embedded_data(context)}<script>{script}</script></body></html>"
     )
 
 
@@ -110,18 +107,63 @@ def _policy(script: str) -> str:
     )
 
 
-def _header(story: Story) -> str:
-    return (
-        '<header class="top"><div><p class="eyebrow">Who helps whom, and what it is '
-        f"worth</p><h1>{escape(story.title)}</h1></div>"
-        '<button type="button" id="scheme" hidden>Colours: auto</button></header>'
+def _asset(name: str) -> str:
+    return files("kinfed.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def embedded_data(context: ReportContext) -> Html:
+    """Names, weights, distances and what chance explains of them, as JSON that no name can break out of."""
+    order = context.order
+    grid, evidence = np.ix_(order, order), context.data.weights.evidence
+    others = context.others[grid]
+    top = float(others.max(initial=0.0))
+    # Nobody knows how far an agent is that gave no answer: its row is empty, and so is its column in all other rows.
+    others_known = np.isfinite(evidence.squared_distances[grid]) & ~np.eye(len(order), dtype=bool)
+    distances, quantiles = (np.nan_to_num(one[grid]) for one in (evidence.squared_distances, evidence.null_quantiles))
+    low, high = _range(distances, quantiles)
+    far, chance = logarithmic(distances, low, high), logarithmic(quantiles, low, high)
+    # Rounding must not turn a difference into none, nor the other way round.
+    chance = np.where(distances > quantiles, np.minimum(chance, far - 1), np.maximum(chance, far))
+    content = {
+        "names": [context.names[k] for k in order],
+        "agents": order.tolist(),
+        "groups": context.kin.labels[order].tolist(),
+        "own": [round(float(value), 7) for value in context.own[order]],
+        "top": top,
+        "weights": packed(np.rint(others / top * _TOP) if top > 0 else others),
+        "silent": np.flatnonzero(~others_known.any(axis=1)).tolist(),
+        "low": low,
+        "high": high,
+        "distances": packed(far),
+        "chance": packed(chance),
+    }
+    return Html(
+        f'<script type="application/json" id="data">{harmless(json.dumps(content, separators=(",", ":")))}</script>'
     )
 
 
-def _contents(sections: Sequence[Section]) -> str:
-    items = "".join(f'<li><a href="#{one.anchor}">{escape(one.heading)}</a></li>' for one in sections)
-    return f'<nav class="contents" aria-label="Contents"><ol>{items}</ol></nav>'
+def logarithmic(values: Array, low: float, high: float) -> Array:
+    """Whole numbers from 1 for `low` to 65535 for `high`, equal steps being equal factors; 0 for what is below."""
+    share = np.log(np.maximum(values, low) / low) / np.log(high / low)
+    return np.where(values < low, 0.0, 1.0 + np.rint(np.clip(share, 0.0, 1.0) * (_TOP - 1)))
 
 
-def _asset(name: str) -> str:
-    return files("kinfed.report").joinpath("assets", name).read_text(encoding="utf-8")
+def _range(*matrices: Array) -> tuple[float, float]:
+    """Ends of the positive values, at most 16 decades apart: what is smaller is rounding."""
+    high = max(float(matrix.max(initial=0.0)) for matrix in matrices)
+    if high <= 0:
+        return 1.0, 2.0
+    least = min(float(matrix.min(where=matrix > 1e-16 * high, initial=high)) for matrix in matrices)
+    return least, high if high > least else 2 * least
+
+
+def packed(values: Array) -> str:
+    """Whole numbers below 65536 as little-endian pairs of bytes in base64."""
+    return b64encode(np.clip(values, 0, _TOP).astype("<u2").tobytes()).decode("ascii")
+
+
+def harmless(content: str) -> str:
+    """JSON without the characters that could end a script element."""
+    for sign in "<>&\u2028\u2029":
+        content = content.replace(sign, f"\\u{ord(sign):04x}")
+    return content

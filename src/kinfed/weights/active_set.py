@@ -19,9 +19,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kinfed.validation import Array
 from kinfed.weights.objective import SimplexProblem, duality_gap
-
-Array = NDArray[np.float64]
 
 OPTIMAL = "optimal: no other weights are better by more than the gap"
 ROUNDING = "stopped by rounding: the gap is as small as double precision allows"

@@ -1,8 +1,8 @@
 r"""What the rules know of the agents: inner products between mean embeddings.
 
 Three ways lead to the same numbers: explicit features, any kernel through Gram blocks, and the polynomial kernel of
-degree 2 through means and second moments (`moment_geometry`). A fourth, from sketches, is the federated form of the first:
-a target holds its own points and everybody's sketch.
+degree 2 through means and second moments (both in `kernel_geometry`). A fourth, from sketches, is the federated form of
+the first: a target holds its own points and everybody's sketch.
 """
 
 from __future__ import annotations
@@ -14,18 +14,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kinfed.backends.agents import Places, SiteView, TrainingSpec
+from kinfed.backends.pooled import PooledAgents
+from kinfed.backends.sketches import SketchStack
+from kinfed.backends.wire import Message
+from kinfed.embedding import (
+    FeatureMap,
+    Sketch,
+    check_stacked,
+    common_recipe,
+    features_from_recipe,
+    operator_norm,
+    squared_distances,
+)
 from kinfed.errors import InputError, SketchError
-from kinfed.features import FeatureMap, features_from_recipe
-from kinfed.kernels import Kernel, check_kernel
-from kinfed.moments import largest_eigenvalue, operator_norm, squared_distances
 from kinfed.parallel import map_on_cores
-from kinfed.sketch import Sketch, check_stacked, common_recipe
-from kinfed.validation import FloatArray, agents_points, points_array, positive, target_indices, without_rounding
-
-Array = NDArray[np.float64]
+from kinfed.validation import Array, FloatArray, agents_points, points_array, positive, target_indices
 
 # Features in single precision may pass their bound by this share of it.
-_BOUND_SLACK = 2e-6
+BOUND_SLACK = 2e-6
 # Entries of the differences of means taken at once (32 MB).
 _PAIR_ENTRIES = 1 << 22
 
@@ -41,7 +48,7 @@ class Geometry:
     ----------
     gram : array of shape (B, B)
         :math:`G_{kl} = \langle \nu_k - \bar\nu, \nu_l - \bar\nu \rangle`.
-    scatter : array of shape (B,)
+    mean_variance : array of shape (B,)
         :math:`s_k = \mathrm{tr}\,\Sigma_k / n_k`, the expected squared error of :math:`\nu_k`.
     sizes : array of shape (B,)
         :math:`n_k`.
@@ -60,7 +67,7 @@ class Geometry:
     """
 
     gram: Array
-    scatter: Array
+    mean_variance: Array
     sizes: NDArray[np.int64]
     targets: NDArray[np.int64]
     directional: Array
@@ -73,14 +80,14 @@ class Geometry:
         return len(self.sizes)
 
     def __post_init__(self) -> None:
-        for values in (self.gram, self.scatter, self.directional, self.squared_distances, self.operator_norms):
+        for values in (self.gram, self.mean_variance, self.directional, self.squared_distances, self.operator_norms):
             if not np.isfinite(values).all():
                 raise InputError("the points are too large or too far apart for double precision; rescale them")
 
     @property
     def effective_dimensions(self) -> Array:
         r""":math:`d^e_t = \mathrm{tr}\,\Sigma_t / |\Sigma_t|_{op}` of the targets; 1 where all points coincide."""
-        traces = (self.scatter * self.sizes)[self.targets]
+        traces = (self.mean_variance * self.sizes)[self.targets]
         spread = (self.operator_norms > 0) & (traces > 0)
         return np.where(spread, np.maximum(traces / np.where(spread, self.operator_norms, 1.0), 1.0), 1.0)
 
@@ -99,15 +106,15 @@ def explicit_geometry(
     chosen = target_indices(targets, len(arrays))
     norms = [float(np.linalg.norm(array.astype(np.float64), axis=1).max()) for array in arrays]
     bound = max(norms) if norm_bound is None else positive(norm_bound, "norm_bound")
-    if max(norms) > bound * (1 + _BOUND_SLACK):
+    if max(norms) > bound * (1 + BOUND_SLACK):
         worst = int(np.argmax(norms))
         raise InputError(f"agent {names[worst]} has a point of norm {norms[worst]:.8g}, above norm_bound {bound:.8g}")
     # About its first point, an agent whose points all coincide has its exact mean and exactly no spread.
     spreads = [array.astype(np.float64) - array[0] for array in arrays]
     means = np.array([array[0] + spread.mean(axis=0) for array, spread in zip(arrays, spreads, strict=True)])
-    scatter = np.array([spread.var(axis=0, ddof=1).sum() / len(spread) for spread in spreads])
+    mean_variance = np.array([spread.var(axis=0, ddof=1).sum() / len(spread) for spread in spreads])
     own = {int(t): arrays[t] for t in chosen}
-    return geometry_of_means(names, means, scatter, [len(array) for array in arrays], own, chosen, bound)
+    return geometry_of_means(names, means, mean_variance, [len(array) for array in arrays], own, chosen, bound)
 
 
 def sketch_geometry(
@@ -177,67 +184,10 @@ def stacked_geometry(
     return geometry_of_means(names, means, traces / sizes, sizes.tolist(), own, chosen, bound)
 
 
-def kernel_geometry(
-    points: Mapping[Any, ArrayLike] | Sequence[ArrayLike],
-    kernel: Kernel,
-    *,
-    norm_bound: float | None = None,
-    targets: int | Iterable[int] | None = None,
-) -> Geometry:
-    r"""Geometry of raw points under any kernel, through Gram blocks: exact, but all points must be in one place.
-
-    One block of rows of the Gram matrix gives :math:`\langle \Phi_i^{(t)}, \nu_k \rangle = n_k^{-1} \sum_j k(z_i^{(t)},
-    z_j^{(k)})`, and these inner products give everything else.
-    """
-    check_kernel(kernel)
-    names, arrays = agents_points(points)
-    chosen = target_indices(targets, len(arrays))
-    pooled = np.vstack(arrays)
-    sizes = np.array([len(array) for array in arrays], dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    diagonals = [kernel.diagonal(array) for array in arrays]
-    bound = kernel_norm_bound(kernel, norm_bound, max(float(values.max()) for values in diagonals))
-    wanted = set(chosen.tolist())
-
-    def row(k: int) -> tuple[Array, float, Array, float]:
-        block = kernel(arrays[k], pooled)
-        onto_means = np.add.reduceat(block, starts, axis=1) / sizes
-        gram_row = onto_means.mean(axis=0)
-        spread = float(diagonals[k].sum() - sizes[k] * gram_row[k]) / (sizes[k] - 1)
-        trace = without_rounding(spread, float(diagonals[k].max()))
-        if k not in wanted or trace == 0:
-            return gram_row, trace, np.zeros(len(arrays)), 0.0
-        own = block[:, starts[k] : starts[k] + sizes[k]]
-        centred = own - own.mean(axis=0) - own.mean(axis=1)[:, None] + own.mean()
-        return (
-            gram_row,
-            trace,
-            directional_variances(onto_means - gram_row, k),
-            largest_eigenvalue(centred) / (sizes[k] - 1),
-        )
-
-    rows = map_on_cores(row, range(len(arrays)), 50.0 * len(pooled) ** 2)
-    gram = _positive_part(_about_the_mean(np.array([gram_row for gram_row, _, _, _ in rows])))
-    distances = squared_distances(gram)[chosen]
-    # Without the means themselves, a distance at the level of rounding cannot be told from zero.
-    distances[distances <= 64 * np.finfo(float).eps * max(float(values.max()) for values in diagonals)] = 0.0
-    return Geometry(
-        gram=gram,
-        scatter=np.array([trace for _, trace, _, _ in rows]) / sizes,
-        sizes=sizes,
-        targets=chosen,
-        directional=np.array([rows[t][2] for t in chosen]),
-        squared_distances=distances,
-        operator_norms=np.array([rows[t][3] for t in chosen]),
-        norm_bound=bound,
-        names=names,
-    )
-
-
 def geometry_of_means(
     names: tuple[str, ...],
     means: Array,
-    scatter: Array,
+    mean_variance: Array,
     sizes: Sequence[int],
     own: Mapping[int, FloatArray],
     targets: NDArray[np.int64],
@@ -251,11 +201,11 @@ def geometry_of_means(
         return directional_variances(spread @ centred.T, t), operator_norm(spread)
 
     operations = 2.0 * means.size * sum(len(array) for array in own.values())
-    rows = map_on_cores(row, targets.tolist(), operations)
+    rows = list(map_on_cores(row, targets.tolist(), operations))
     gram = centred @ centred.T
     return Geometry(
         gram=gram,
-        scatter=scatter,
+        mean_variance=mean_variance,
         sizes=np.array(sizes, dtype=np.int64),
         targets=targets,
         directional=np.array([variances for variances, _ in rows]),
@@ -287,25 +237,46 @@ def pairwise_distances(means: Array, gram: Array, targets: NDArray[np.int64]) ->
     return distances
 
 
-def _about_the_mean(gram: Array) -> Array:
-    gram = (gram + gram.T) / 2
-    row_means = gram.mean(axis=0)
-    return np.asarray(gram - row_means - row_means[:, None] + gram.mean())
+def pooled_geometry(agents: PooledAgents, view: int, targets: Places) -> Geometry:
+    """Geometry of points that are all here, made once."""
+    key = ("geometry", view, targets.tobytes())
+    if key not in agents.made:
+        points = dict(zip(agents.spec.names, agents.points(view), strict=True))
+        bound = agents.embeddings[view].norm_bound
+        agents.made[key] = explicit_geometry(points, norm_bound=bound, targets=targets.tolist())
+    found: Geometry = agents.made[key]
+    return found
 
 
-def _positive_part(gram: Array) -> Array:
-    """The nearest positive semidefinite matrix: rounding can leave a kernel's Gram matrix slightly indefinite."""
-    eigenvalues, vectors = np.linalg.eigh(gram)
-    if eigenvalues[0] >= 0:
-        return gram
-    return np.asarray((vectors * np.maximum(eigenvalues, 0.0)) @ vectors.T)
+def sketch_messages(
+    spec: TrainingSpec, stack: SketchStack, targets: Places, views: Sequence[int], settings: Mapping[str, Any]
+) -> dict[int, Message]:
+    """One question to every target that has sent its own sketch, with everybody's in some views."""
+    told = {
+        **settings,
+        "absent": np.setdiff1d(np.arange(len(spec.names)), stack.present).tolist(),
+        "norm bounds": {str(view): stack.norm_bounds[view] for view in views},
+    }
+    means = {f"mean {view}": stack.means[view] for view in views}
+    message = Message(told, means | {f"trace {view}": stack.traces[view] for view in views})
+    return dict.fromkeys(np.intersect1d(targets, stack.present).tolist(), message)
 
 
-def kernel_norm_bound(kernel: Kernel, given: float | None, largest_diagonal: float) -> float:
-    """M of a kernel: as given, else what the kernel guarantees, else the largest norm seen."""
-    if given is not None:
-        if positive(given, "norm_bound") * (1 + _BOUND_SLACK) < np.sqrt(largest_diagonal):
-            raise InputError(f"a point has norm {np.sqrt(largest_diagonal):.8g}, above norm_bound {given:.8g}")
-        return float(given)
-    bound = kernel.diagonal_bound
-    return float(np.sqrt(bound if np.isfinite(bound) else largest_diagonal))
+def geometry_at(site: SiteView, asked: Message, view: int) -> Geometry:
+    """How the agents lie to each other as one site sees it, from everybody's sketches and its own points."""
+    embedding, present = site.spec.embeddings[view], present_at(site, asked)
+    return stacked_geometry(
+        embedding.features,
+        asked.arrays[f"mean {view}"],
+        site.spec.sizes[present],
+        asked.arrays[f"trace {view}"],
+        tuple(site.spec.names[k] for k in present),
+        {present.index(site.place): embedding.raw_points(site.agent)},
+        norm_bound=asked.settings["norm bounds"][str(view)],
+    )
+
+
+def present_at(site: SiteView, asked: Message) -> list[int]:
+    """The agents whose sketches are in the question."""
+    absent = set(asked.settings["absent"])
+    return [k for k in range(len(site.spec.names)) if k not in absent]

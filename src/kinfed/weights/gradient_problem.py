@@ -16,6 +16,13 @@ agents has eigenvalues :math:`e_j`, of which :math:`\bar s / r` is noise (r dire
 
 where the third term is the variance the filtered distance no longer shows. Two groups of equal agents differ in one
 direction, and all others are filtered out; unrelated agents differ in all, and nothing is.
+
+**The gradient of a loss at a point is a product of two short vectors.** For a model whose last step is linear,
+:math:`f(x) = A\,h(x)`, the gradient of the loss of a point in A is the outer product :math:`r \otimes h(x)` of the slope
+r of the loss in the prediction (the residual: :math:`f(x) - y`, or probabilities minus the label) and the inputs h of
+that step. Ridge and logistic regression are of this form with h = (x, 1), so the product is their whole gradient; for a
+network h is the last hidden layer. Any other model is seen through h = (x, 1) too: the part of its functional gradient
+that a linear correction could take away.
 """
 
 from __future__ import annotations
@@ -23,15 +30,53 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from kinfed.learners.gradients import PointGradients
+from kinfed.backends.agents import Task
+from kinfed.errors import InputError
+from kinfed.learners.base import Models
 from kinfed.splitting import derived_seed
+from kinfed.validation import Array
 
-Array = NDArray[np.float64]
+
+class PointGradients(NamedTuple):
+    """Gradients of n points as factors: residuals (n, c) and inputs (n, h), the last of them constant."""
+
+    residuals: Array
+    inputs: Array
+
+
+def has_gradients(task: Task) -> bool:
+    """Whether models of this task have a loss in their predictions."""
+    return task != "unsupervised"
+
+
+def point_gradients(models: Models, row: int, X: ArrayLike, y: ArrayLike, task: Task) -> PointGradients:
+    """Loss gradients of points (X, y) at the model of that row."""
+    columns = np.asarray(X, dtype=np.float64)
+    hidden = models.last_inputs(row, columns) if hasattr(models, "last_inputs") else columns
+    inputs = np.column_stack([hidden, np.ones(len(columns))])
+    if task == "regression":
+        residuals = np.asarray(models.predict(row, columns), dtype=np.float64) - np.asarray(y, dtype=np.float64)
+        return PointGradients(residuals.reshape(len(columns), -1), inputs)
+    if task == "classification":
+        residuals = class_residuals(models, row, columns, np.asarray(y))
+        return PointGradients(residuals[:, 1:] if residuals.shape[1] == 2 else residuals, inputs)
+    raise InputError("models without a target have no loss gradients; choose a rule that compares the agents' points")
+
+
+def class_residuals(models: Any, row: int, X: Array, y: NDArray[Any]) -> Array:
+    """Probabilities minus the label, (n, C); a label that is predicted without probabilities is taken as certain."""
+    classes = models.classes
+    labels = (y[:, None] == classes).astype(np.float64)
+    if getattr(models, "has_probabilities", True):
+        predicted = models.predict_proba(row, X)
+    else:
+        predicted = (np.asarray(models.predict(row, X))[:, None] == classes).astype(np.float64)
+    return np.asarray(predicted - labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +123,7 @@ def mean_gradients(points: PointGradients, starts: NDArray[np.int64], sizes: NDA
     Returns
     -------
     means : array of shape (B, p)
-    scatter : array of shape (B,)
+    mean_variance : array of shape (B,)
         Trace of the covariance over n. One point shows no spread; its squared length stands in.
     """
     residuals, inputs = points
@@ -102,7 +147,7 @@ class GradientProblem:
     variances : array of shape (T, B)
     linear : array of shape (T, B)
     targets : array of shape (T,)
-    scatter : array of shape (T,)
+    mean_variance : array of shape (T,)
         :math:`s_t`, the error of the target's own mean in all directions: the unit of the pull.
     """
 
@@ -110,7 +155,7 @@ class GradientProblem:
     variances: Array
     linear: Array
     targets: NDArray[np.int64]
-    scatter: Array
+    mean_variance: Array
 
     @property
     def alone(self) -> Array:
@@ -133,7 +178,7 @@ class GradientProblem:
             self.variances[chosen],
             self.linear[chosen],
             self.targets[chosen],
-            self.scatter[chosen],
+            self.mean_variance[chosen],
         )
 
     def value(self, weights: Array) -> Array:
@@ -169,13 +214,13 @@ class Directions:
     kept: float
 
 
-def true_directions(means: Array, scatter: Array, shares: Array) -> Directions:
+def true_directions(means: Array, mean_variance: Array, shares: Array) -> Directions:
     """Directions of the means (B, p) that stand out of their noise.
 
     Parameters
     ----------
     means : array of shape (B, p)
-    scatter : array of shape (B,)
+    mean_variance : array of shape (B,)
         The expected squared error of each mean.
     shares : array of shape (B,)
         The part of every agent in the covariance, n_k / N.
@@ -188,7 +233,7 @@ def true_directions(means: Array, scatter: Array, shares: Array) -> Directions:
     else:
         _, singular, directions = np.linalg.svd(centred, full_matrices=False)
         variances = np.square(singular[:rank])
-    noise = float(shares @ scatter) / rank
+    noise = float(shares @ mean_variance) / rank
     real = np.where(variances > noise, 1 - noise / np.maximum(variances, 1e-300), 0.0)
     used = real > 0
     return Directions(directions[:rank][used].T * np.sqrt(real[used]), float(real.sum() / rank))
@@ -200,14 +245,14 @@ class Answers(NamedTuple):
     Attributes
     ----------
     means : array of shape (B, p)
-    scatter : array of shape (B,)
+    mean_variance : array of shape (B,)
     directions : Directions
     own : array of shape (n_t, p)
         The target's own gradients, point by point; they never leave it.
     """
 
     means: Array
-    scatter: Array
+    mean_variance: Array
     directions: Directions
     own: Array
 
@@ -225,23 +270,23 @@ def gradient_problem(
     c_q : float
         :math:`C_Q`, the caution towards differences the target cannot see well.
     """
-    differences, variances, linear, scatters = [], [], [], []
-    for t, (means, scatter, directions, own) in zip(targets.tolist(), answers, strict=True):
+    differences, variances, linear, mean_variances = [], [], [], []
+    for t, (means, mean_variance, directions, own) in zip(targets.tolist(), answers, strict=True):
         apart = (means - means[t]) @ directions.basis
         spread = (own - own.mean(axis=0)) @ directions.basis
-        freedom = max(len(own) - 1, 1)
-        directional = np.square(spread @ apart.T).sum(axis=0) / freedom
+        divisor = max(len(own) - 1, 1)
+        directional = np.square(spread @ apart.T).sum(axis=0) / divisor
         penalty = c_q * np.sqrt(directional / len(own))
-        penalty[t] = 2 * np.square(spread).sum() / freedom / len(own)
+        penalty[t] = 2 * np.square(spread).sum() / divisor / len(own)
         differences.append(apart)
-        variances.append((1 - directions.kept) * scatter)
+        variances.append((1 - directions.kept) * mean_variance)
         linear.append(penalty)
-        scatters.append(scatter[t])
+        mean_variances.append(mean_variance[t])
     width = max((apart.shape[1] for apart in differences), default=0)
     padded = np.zeros((len(differences), len(sizes), max(width, 1)))
     for row, apart in enumerate(differences):
         padded[row, :, : apart.shape[1]] = apart
-    return GradientProblem(padded, np.array(variances), np.array(linear), targets, np.array(scatters))
+    return GradientProblem(padded, np.array(variances), np.array(linear), targets, np.array(mean_variances))
 
 
 def _signs(rng: np.random.Generator, long: int, short: int) -> Array | None:

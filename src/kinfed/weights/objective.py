@@ -24,11 +24,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.moments import squared_distances
-from kinfed.validation import nonnegative
+from kinfed.embedding import squared_distances
+from kinfed.validation import Array, nonnegative
 from kinfed.weights.geometry import Geometry
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +88,7 @@ def q_aggregation_problem(geometry: Geometry, c_q: float | None = None, c_p: flo
     n = geometry.sizes[targets][:, None]
     linear = c_q * np.sqrt(geometry.directional / n)
     linear += c_p * geometry.norm_bound / n * np.sqrt(geometry.squared_distances)
-    linear[np.arange(len(targets)), targets] = 2 * geometry.scatter[targets]
+    linear[np.arange(len(targets)), targets] = 2 * geometry.mean_variance[targets]
     return SimplexProblem(geometry.gram, linear, targets)
 
 

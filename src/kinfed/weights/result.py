@@ -1,33 +1,71 @@
-"""What every weight rule returns."""
+r"""What every weight rule returns: the weights, and why an agent is listened to.
+
+For two agents of one distribution the squared distance :math:`|\nu_t - \nu_k|^2` of their mean embeddings (the biased
+estimate of their squared MMD) has mean :math:`s_t + s_k` and is a weighted sum of chi squares with one weight per direction
+of the covariance. With :math:`d^e` equal weights it would be :math:`(s_t + s_k) \chi^2_{d} / d`; since the effective
+dimension :math:`d^e = \mathrm{tr}\,\Sigma / |\Sigma|_{op}` counts the fewest directions that are
+consistent with the covariance, the quantile
+
+.. math:: (s_t + s_k) \, \chi^2_{d^e, \, 0.95} / d^e
+
+is on the safe side: a larger distance is evidence that the two differ.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 import numpy as np
+import pandas
 from numpy.typing import NDArray
+from scipy.special import gammaincinv
 
 from kinfed.errors import InputError
-from kinfed.learners.plan import USUAL_PLAN, Plan
+from kinfed.learners.base import USUAL_PLAN, Plan
 from kinfed.markup import card, paragraph, table
-from kinfed.plotting.thumbnail import thumbnail
+from kinfed.plotting.style import thumbnail
 from kinfed.plotting.weights import WeightsPlots
-from kinfed.validation import one_of
-from kinfed.weights.evidence import Evidence, evidence_of
+from kinfed.validation import Array, one_of
+from kinfed.weights.calibration.family import Calibration
 from kinfed.weights.geometry import Geometry
 from kinfed.weights.objective import from_target
 
-if TYPE_CHECKING:
-    import pandas
-
-    from kinfed.weights.calibration.record import Calibration
-
-Array = NDArray[np.float64]
-
 CLOSED_FORM = "closed form: nothing was iterated"
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Squared distances between mean embeddings, and what chance explains of them.
+
+    Attributes
+    ----------
+    squared_distances : array of shape (T, B)
+        Squared MMD of every target and agent (biased estimate).
+    null_means : array of shape (T, B)
+        Mean :math:`s_t + s_k` of that distance between agents of one distribution.
+    effective_dimension : array of shape (T,)
+        Effective dimension :math:`d^e` of every target.
+    """
+
+    squared_distances: Array
+    null_means: Array
+    effective_dimension: Array
+
+    @cached_property
+    def null_quantiles(self) -> Array:
+        """Quantile at `LEVEL` of the distance between agents of one distribution, shape (T, B)."""
+        quantiles = 2 * gammaincinv(self.effective_dimension / 2, LEVEL)  # of chi squared with that many degrees of freedom
+        return np.asarray(self.null_means * (quantiles / self.effective_dimension)[:, None])
+
+    @property
+    def differ(self) -> NDArray[np.bool_]:
+        """Whether a target and an agent are farther apart than chance explains."""
+        return self.squared_distances > self.null_quantiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +136,6 @@ class Weights:
         DataFrame
             Columns weight, squared MMD, null quantile (95 %) and differs, a row per agent, the heaviest first.
         """
-        import pandas
-
         agent = self.names.index(one_of(target, self.names, "agent")) if isinstance(target, str) else target
         found = np.flatnonzero(self.targets == agent)
         if not len(found):
@@ -121,10 +157,8 @@ class Weights:
         """A row per target: its size, advice and choice, and whom it listens to most.
 
         Columns: n, self weight, effective sample size, unlike (share of its weight on agents that differ from it by more
-        than chance), listens to (the three heaviest others), and with the rule "calibrated" advice and member.
+        than chance), listens to (the three heaviest others), and with the rule "calibrated" advice and candidate.
         """
-        import pandas
-
         others = from_target(self.targets, self.matrix)
         others[np.arange(len(self.targets)), self.targets] = 0.0
         heaviest = np.argsort(-others, axis=1, kind="stable")[:, :3]
@@ -140,13 +174,13 @@ class Weights:
         }
         if self.calibration is not None:
             columns["advice"] = list(self.advice)
-            columns["member"] = [self.calibration.personal(int(t)) for t in self.targets]
+            columns["candidate"] = [self.calibration.personal(int(t)) for t in self.targets]
         return pandas.DataFrame(columns, index=pandas.Index([self.names[t] for t in self.targets], name="target"))
 
     @property
     def plan(self) -> Plan:
         """How models are to be trained with these weights, where calibration chose that too."""
-        return USUAL_PLAN if self.calibration is None else self.calibration.member.plan
+        return USUAL_PLAN if self.calibration is None else self.calibration.candidate.plan
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -160,8 +194,6 @@ class Weights:
 
     def to_frame(self) -> pandas.DataFrame:
         """The matrix as a table: a row per target, a column per agent."""
-        import pandas
-
         rows = pandas.Index([self.names[t] for t in self.targets], name="target")
         return pandas.DataFrame(self.matrix, index=rows, columns=pandas.Index(self.names, name="agent"))
 
@@ -208,10 +240,16 @@ def weights_of(
         targets=geometry.targets,
         names=geometry.names,
         sizes=geometry.sizes,
-        risk=np.asarray(distance + (2 * own - 1) * geometry.scatter[geometry.targets]),
+        risk=np.asarray(distance + (2 * own - 1) * geometry.mean_variance[geometry.targets]),
         objective=nothing if objective is None else objective,
         gap=nothing.copy() if gap is None else gap,
         stop=(CLOSED_FORM,) * count if stop is None else tuple(stop),
         evidence=evidence_of(geometry),
         calibration=calibration,
     )
+
+
+def evidence_of(geometry: Geometry) -> Evidence:
+    """Evidence for and against kinship of every pair of target and agent."""
+    means = geometry.mean_variance[geometry.targets][:, None] + geometry.mean_variance
+    return Evidence(geometry.squared_distances, means, geometry.effective_dimensions)

@@ -1,6 +1,7 @@
 """Neural networks for all targets at once: many sets of parameters trained as one tensor.
 
-Only this room and the neural modules of `kinfed.learners.remote` import torch.
+`training` is the one loop of epochs, or rounds. What an epoch does is a method: `weighted_risk` and `fedavg` where all rows
+are here, `exchange` where every agent is a site. Only this room imports torch.
 """
 
 try:

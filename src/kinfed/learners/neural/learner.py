@@ -3,39 +3,41 @@ r"""The learner: any torch module, trained for every row of a weight matrix at o
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from kinfed.backends.agents import Agents, TrainingSpec
+from kinfed.backends.wire import Arrays
+from kinfed.checkpoint import Store, digest
 from kinfed.errors import InputError
-from kinfed.learners.inputs import simplex_rows
-from kinfed.learners.neural.blocks import Size
-from kinfed.learners.neural.checkpoint import CheckpointFolder, digest
+from kinfed.learners.base import Monitor
+from kinfed.learners.inputs import check_models, simplex_rows, unpacked
+from kinfed.learners.neural.build import (
+    OPTIMISERS,
+    TYPES,
+    ModuleFactory,
+    build_network,
+    make_optimiser,
+    torch_threads,
+    trial_rows,
+)
+from kinfed.learners.neural.exchange import SiteExchange, SiteMemory, refuse_batches
 from kinfed.learners.neural.fedavg import FederatedAveraging
-from kinfed.learners.neural.lanes import distinct_lanes, start_parameters
-from kinfed.learners.neural.methods import Method, Problem
-from kinfed.learners.neural.models import TorchModels
-from kinfed.learners.neural.modules import ModuleFactory, activations_per_row
-from kinfed.learners.neural.optimisers import OPTIMISERS
-from kinfed.learners.neural.pool import pool_federation
-from kinfed.learners.neural.sampling import Stream, generator
-from kinfed.learners.neural.setting import TYPES, make_optimiser, stacked_module, torch_threads
-from kinfed.learners.neural.stacked import RowLoss, check_loss
-from kinfed.learners.neural.training import Training
+from kinfed.learners.neural.model_stack import RowLoss, StackedModule, check_loss
+from kinfed.learners.neural.models import History, TorchModels, distinct_models, own_agents, start_parameters
+from kinfed.learners.neural.rows import Pool, known_classes, pool_rows
+from kinfed.learners.neural.training import EarlyStopping, StackedProblem, Training, TrainingMethod
 from kinfed.learners.neural.weighted_risk import FullBatch, MiniBatch
-from kinfed.validation import nonnegative, one_of, positive, positive_integer
-
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
-    from kinfed.progress import Progress
-
-Monitor = Callable[[int, TorchModels], None]
-"""Called as ``monitor(epochs_done, models)`` during training."""
+from kinfed.progress import Progress
+from kinfed.validation import nonnegative, one_of, positive, positive_integer, whole_number
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,7 +93,7 @@ class TorchLearner:
     Examples
     --------
     >>> learner = TorchLearner(hidden=(16,), epochs=20, batch_size=10)
-    >>> models = learner.fit(federation, weights.matrix, seed=0)  # doctest: +SKIP
+    >>> models = learner.fit(agents, weights.matrix)  # doctest: +SKIP
     >>> models.predict(3, X)  # doctest: +SKIP
     """
 
@@ -113,6 +115,7 @@ class TorchLearner:
     local_epochs: int = 1
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 1
+    site_memory: SiteMemory = field(default_factory=SiteMemory, init=False, repr=False)
 
     def __post_init__(self) -> None:
         one_of(self.task, ("classification", "regression"), "task")
@@ -136,6 +139,15 @@ class TorchLearner:
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise InputError(f"{name} must be a function, got a {type(getattr(self, name)).__name__}")
 
+    def check_sites(self) -> None:
+        """Refuse early stopping and batches of "weighted-risk" across sites."""
+        if self.patience is not None:
+            raise InputError(
+                "patience stops each model on held-out points of its own agent, which never leave their site; "
+                "leave patience out to train across sites"
+            )
+        refuse_batches(self)
+
     @property
     def length(self) -> int:
         """Epochs, or rounds of "fedavg", of a whole training."""
@@ -143,19 +155,15 @@ class TorchLearner:
 
     def trained_for(self, share: float, start: TorchModels | None = None) -> TorchLearner:
         """The same learner for a share of its epochs (rounds), from the parameters of other models, without `patience`."""
-        length = max(1, round(share * self.length))
-        begin = self.warm_start if start is None else start
-        if self.method == "fedavg":
-            return replace(self, rounds=length, warm_start=begin, patience=None)
-        return replace(self, epochs=length, warm_start=begin, patience=None)
+        length: dict[str, Any] = {"rounds" if self.method == "fedavg" else "epochs": max(1, round(share * self.length))}
+        return replace(self, **length, warm_start=self.warm_start if start is None else start, patience=None)
 
     def fit(
         self,
-        federation: Federation,
+        agents: Agents,
         weights: NDArray[np.float64],
         *,
         targets: NDArray[np.int64] | None = None,
-        seed: int = 0,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
         monitor: Monitor | None = None,
@@ -163,22 +171,25 @@ class TorchLearner:
     ) -> TorchModels:
         """Train one model per row of `weights` (T, B).
 
+        Where agents are sites, a model that hears nobody in an epoch (round) stays as it is, and its loss in `History` is
+        NaN. Neither early stopping nor batches of "weighted-risk" are possible there.
+
         Parameters
         ----------
-        federation : Federation
-            Numeric training data of the B agents; standardised columns train best.
+        agents : Agents
+            Standardised columns train best. Equal seeds give equal bytes, and neither torch's generator nor its threads are
+            changed for anyone else. A model does not depend on the other rows, save for dropout and for rounding in full
+            batches.
         weights : array of shape (T, B)
             Rows on the simplex; the rows of an agent of weight zero are never looked at for that model.
         targets : array of shape (T,), optional
             The agent each row is for; early stopping needs it. Default: row t is for agent t, if there are B rows.
-        seed : int
-            Equal seeds give equal bytes, and neither torch's generator nor its threads are changed for anyone else. A model
-            does not depend on the other rows, save for dropout and for rounding in full batches.
         progress : callable, optional
             Called as ``progress("training", done, total)`` after each epoch or round.
         checkpoint : path, optional
-            A folder. The state is written there every few seconds; the same call with the same folder goes on from it and
-            ends with the same bytes. A checkpoint of other settings, data, weights or seed is refused.
+            A folder. The state is written there every few seconds, and after every exchange with sites; the same call with
+            the same folder goes on from it and ends with the same bytes. A checkpoint of other settings, data, weights or
+            seed is refused.
         monitor : callable, optional
             Called as ``monitor(epochs_done, models)`` every `monitor_every` epochs (rounds) and after the last, to record
             test scores for instance. A resumed run calls it for the epochs still to come.
@@ -188,70 +199,78 @@ class TorchLearner:
         -------
         TorchModels
         """
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise InputError(f"seed must be a whole number of at least zero, got {seed!r}")
-        every = positive_integer(monitor_every, "monitor_every")
-        with torch_threads(self.threads):
+        every, spec, rows = positive_integer(monitor_every, "monitor_every"), agents.spec, agents.rows
+        whole_number(spec.seed, "seed")
+        if rows is None:
+            self.check_sites()
+        # Trainings across sites take turns within a process, so none may hold what belongs to all of it.
+        with nullcontext() if rows is None else torch_threads(self.threads):
             share = self.validation_share if self.patience is not None else 0.0
-            rng = generator(int(seed), Stream.HOLD_OUT)
-            pool = pool_federation(federation, self.task, TYPES[self.dtype], rng, share)
-            matrix = simplex_rows(weights, pool.names, pool.sizes.tolist())
-            outputs = len(pool.classes) if pool.classes is not None else None
-            stacked = stacked_module(self, pool.X[:3], pool.y[:3], outputs, int(seed))
-            start = start_parameters(self.warm_start, stacked, len(matrix), pool.classes)
-            lane, lanes, own = distinct_lanes(matrix, start, targets, pool, needs_target=self.patience is not None)
-            size = Size(stacked.layout.width, activations_per_row(stacked.module, pool.X))
-            problem = Problem(stacked, pool, matrix[lanes], own, size, int(seed))
-            folder = None
-            if checkpoint is not None:
-                made_with = self._digests(problem, matrix, lane, start)
-                folder = CheckpointFolder(Path(checkpoint), made_with)
-            total = self.length
-            begin = start[lanes] if len(start) > 1 else start.expand(len(lanes), -1)
-            training = Training(problem, self._method(problem), begin, total, self.patience, folder)
+            pool = None if rows is None else pool_rows(rows.agents, spec, self.task, self.dtype, held_out_share=share)
+            matrix = simplex_rows(weights, spec)
+            stacked, classes = build_network(self, spec, pool), known_classes(spec, self.task)
+            start = start_parameters(self.warm_start, stacked, len(matrix), classes)
+            stopping = None if self.patience is None or pool is None else EarlyStopping(self.patience, pool)
+            own = own_agents(targets, len(matrix), spec.names, None if stopping is None else stopping.held_out)
+            model_of, first = distinct_models(matrix, start, own)
+            problem = StackedProblem(stacked, spec.names, matrix[first], own[first], spec.seed)
+            rows_of = (matrix, own[first], model_of)
+            made_with = {} if checkpoint is None else self._made_with(agents, pool, stacked, start, rows_of)
+            begin = start[first] if len(start) > 1 else start.expand(len(first), -1)
+            method, store = self._method(problem, pool, agents), Store(checkpoint, made_with)
+            training = Training(problem, method, begin, self.length, store, stopping)
             finished = copy.deepcopy(stacked.module).eval()
-            labels = pool.classes if pool.classes is not None else np.array([])
 
             def models() -> TorchModels:
-                return TorchModels(finished, training.parameters, lane, labels, pool.X.shape[1], training.history(lane))
+                return TorchModels(finished, training.parameters, model_of, classes, spec.dim, training.history(model_of))
 
-            def observe(done: int, _: Training) -> None:
+            for done in training.run():
                 if progress is not None:
-                    progress("training", done, total)
+                    progress("training", done, self.length)
                 if monitor is not None and (done % every == 0 or training.is_over):
                     monitor(done, models())
-
-            training.run([observe])
-            if progress is not None and training.done < total:
-                progress("training", total, total)
+            if progress is not None and training.done < self.length:
+                progress("training", self.length, self.length)
             return models()
 
-    def _method(self, problem: Problem) -> Method:
-        optimiser = make_optimiser(self)
-        if self.method == "fedavg":
-            return FederatedAveraging(problem, optimiser, self.local_epochs, self.batch_size)
-        if self.batch_size is None:
-            return FullBatch(problem, optimiser)
-        # ceil of the mean number of rows over the batch size, in whole numbers
-        default = -(-len(problem.pool.agents) // (len(problem.pool.names) * self.batch_size))
-        return MiniBatch(problem, optimiser, self.batch_size, self.steps_per_epoch or default)
+    def pack(self, models: Any, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Parameters of some rows' models, of shape (rows, width)."""
+        check_models(models, TorchModels, "torch")
+        return {"parameters": models.stack.numpy()[models.model_of[rows]]}
 
-    def _digests(
-        self, problem: Problem, matrix: NDArray[np.float64], lane: NDArray[np.int64], start: torch.Tensor
+    def unpack(self, arrays: Arrays, spec: TrainingSpec) -> TorchModels:
+        """Models from their parameters, without a history."""
+        stacked, classes = build_network(self, spec), known_classes(spec, self.task)
+        stack = torch.tensor(unpacked(arrays, "parameters", (stacked.layout.width,), self.dtype))
+        history = History(np.empty((0, len(stack))))
+        return TorchModels(stacked.module.eval(), stack, np.arange(len(stack)), classes, spec.dim, history)
+
+    def _method(self, problem: StackedProblem, pool: Pool | None, agents: Agents) -> TrainingMethod:
+        optimiser = make_optimiser(self)
+        if pool is None:
+            return SiteExchange(problem, agents, optimiser, self.method)
+        if self.method == "fedavg":
+            return FederatedAveraging(problem, pool, optimiser, self.local_epochs, self.batch_size)
+        if self.batch_size is None:
+            return FullBatch(problem, pool, optimiser)
+        # ceil of the mean number of rows over the batch size, in whole numbers
+        default = -(-len(pool.agents) // (len(pool.sizes) * self.batch_size))
+        return MiniBatch(problem, pool, optimiser, self.batch_size, self.steps_per_epoch or default)
+
+    def _made_with(
+        self, agents: Agents, pool: Pool | None, stacked: StackedModule, start: Tensor, rows: tuple[NDArray[Any], ...]
     ) -> dict[str, str]:
-        stacked, pool = problem.stacked, problem.pool
-        elsewhere = {"module", "loss", "warm_start", "hidden"}
-        settings = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name not in elsewhere]
-        constant = [value.detach().numpy() for value in stacked.module.state_dict().values()]
+        """What a checkpoint depends on."""
+        elsewhere = {"module", "loss", "warm_start", "hidden", "site_memory"}
+        settings = [f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.name not in elsewhere]
         # A function has no digest of its own; what it makes of the first rows has.
-        losses = check_loss(stacked, pool.X[:3], pool.y[:3]).numpy()
+        losses = check_loss(stacked, *trial_rows(self, agents.spec, pool)).numpy()
+        constant = [value.detach().numpy() for value in stacked.module.state_dict().values()]
         return {
             "settings": digest(*settings, losses),
             "module": digest(repr(stacked.module), *constant),
             "start": digest(start.numpy()),
-            "data": digest(
-                pool.X.numpy(), pool.y.numpy(), pool.sizes.numpy(), pool.classes if pool.classes is not None else ""
-            ),
-            "weights": digest(matrix, problem.own, lane),
-            "seed": digest(str(problem.seed)),
+            "data": agents.digest,
+            "weights": digest(*rows),
+            "seed": str(agents.spec.seed),
         }

@@ -5,36 +5,45 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kinfed.backends.agents import Agents, Fold, Places
 from kinfed.embedding import X_ONLY, Embedding
 from kinfed.errors import InputError
-from kinfed.learners.base import Extent, Learner
-from kinfed.learners.gradients import has_gradients
-from kinfed.learners.plan import StepwiseLearner
-from kinfed.progress import Progress
-from kinfed.validation import positive_integer
-from kinfed.weights.calibration.choice import choose
-from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Member, family, neighbours, thrifty_family
-from kinfed.weights.calibration.folds import SMALLEST
-from kinfed.weights.calibration.pooled import PooledTrials
-from kinfed.weights.calibration.race import Course, Raced, race_agents, race_steps
-from kinfed.weights.calibration.record import NEGATIVE_SCORE, Calibration
-from kinfed.weights.calibration.scores import cross_validate
-from kinfed.weights.calibration.trials import AgentScores, Trials
-from kinfed.weights.geometry import Geometry
-from kinfed.weights.result import Weights, weights_of
+from kinfed.learners.base import Extent, Learner, StepwiseLearner
+from kinfed.splitting import SMALLEST
+from kinfed.validation import Array, positive_integer
+from kinfed.weights.calibration.bases import base_matrices
+from kinfed.weights.calibration.choice import AgentScores, choose
+from kinfed.weights.calibration.family import (
+    GRAND_MEAN,
+    LOCAL,
+    NEGATIVE_SCORE,
+    Calibration,
+    Candidate,
+    budgeted_family,
+    family,
+    neighbours,
+)
+from kinfed.weights.calibration.scores import Judged, Jury, calibration_name, is_trainable
+from kinfed.weights.calibration.successive_halving import Halving, halve_by_agents, halve_by_steps
+from kinfed.weights.gradient_problem import has_gradients
+from kinfed.weights.result import Weights
+from kinfed.weights.weighing import RuleContext
 
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
-
-Array = NDArray[np.float64]
+ENOUGH_POINTS = 600
+"""Small federations deal their folds again, with other points together, until about this many were scored."""
+MOST_REPEATS = 5
+SIDE_BY_SIDE = 5
+"""Folds whose questions travel together; more would make messages long, fewer exchanges many."""
+_WEIGHTS_AT_ONCE = 2**25  # numbers of the weight rows trained together (256 MB)
 
 QUICK_OPERATIONS = 2e12
-"""Arithmetic up to which the whole family is cross-validated; above it, members race."""
+"""Arithmetic up to which the whole family is cross-validated; above it, candidates are halved successively."""
 
 LOSSES = {"regression": "squared error", "classification": "Brier score", "unsupervised": NEGATIVE_SCORE}
 
@@ -63,119 +72,142 @@ class Views:
         return cls(tuple(one.name for one in embeddings), main, tuple(one.features.n_features for one in embeddings))
 
 
-def calibrated(
-    geometry: Geometry,
-    federation: Federation,
-    learner: Learner,
-    embeddings: Sequence[Embedding],
-    folds: int = 5,
-    seed: int = 0,
-    progress: Progress | None = None,
-    mixture: Mapping[Member, float] | None = None,
-) -> Weights:
+def calibrated(context: RuleContext, folds: int = 5, mixture: Mapping[Candidate, float] | None = None) -> Weights:
     """Score a family of weights by cross-validation at every agent, and take the best for the federation.
 
     Parameters
     ----------
-    federation : Federation
-        Numeric training data, columns standardised.
-    learner : Learner
-        What will be trained with the weights.
-    embeddings : sequence of Embedding
-        Ways to compare the agents; `geometry` belongs to the first.
+    context : RuleContext
+        With the learner that will be trained, and the ways to compare agents.
     folds : int
         K, at least 2; slow learners set aside one fifth once, whatever K is. Agents of fewer than five points judge nothing
         and take what the others choose.
-    seed : int
-    progress : callable, optional
-    mixture : mapping from Member to share, optional
+    mixture : mapping from Candidate to share, optional
         One that was chosen before, for an agent that comes later: nothing is scored again.
     """
-
-    def report(done: int, total: int) -> None:
-        if progress is not None:
-            progress("calibrating", done, total)
-
-    trials, views = PooledTrials(federation, embeddings, learner.task, seed, geometry), Views.of(embeddings)
+    agents, learner, targets = context.agents, context.learner, context.targets
     if mixture is not None:
-        thrifty = is_thrifty(trials, learner, views, folds)
-        matrix = mixed_weights(trials, learner, mixture, geometry.targets, thrifty=thrifty)
-        return weights_of(geometry, "calibrated", matrix)
-    record = calibrate(trials, learner, views, folds=folds, seed=seed, report=report)
-    matrix = calibrated_weights(trials, learner, record, geometry.targets)
-    return weights_of(geometry, "calibrated", matrix, calibration=record)
+        budgeted = is_budgeted(agents, learner, Views.of(agents.spec.embeddings), folds)
+        return context.weights(mixed_weights(agents, learner, mixture, targets, budgeted=budgeted))
+    found = calibrate(agents, learner, folds=folds, report=partial(context.report, "calibrating"))
+    return context.weights(calibrated_weights(agents, learner, found, targets), calibration=found)
 
 
 def calibrate(
-    trials: Trials,
+    agents: Agents,
     learner: Learner,
-    views: Views,
     *,
     folds: int = 5,
-    seed: int = 0,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Calibration:
     """Let the agents judge the family, and choose.
 
     Parameters
     ----------
-    trials : Trials
-        Where candidates are tried.
+    agents : Agents
+        Their seed is that of the resamples, and of the agents successive halving begins with.
     learner, folds
         As in `calibrated`.
-    views : Views
-    seed : int
-        Of the resamples and of the agents a race begins with.
     report : callable
         Called as ``report(done, total)``.
     """
-    thrifty, gradients = is_thrifty(trials, learner, views, folds), has_gradients(learner.task)
-    if len(trials.sizes) == 1 or trials.sizes.max() < SMALLEST:
-        raced = Raced((Member(LOCAL),), [AgentScores.of_losses(np.zeros((0, 1)))] * len(trials.sizes))
-    elif thrifty:
-        members = thrifty_family(views.main, gradients)
-        course = Course(trials, learner, members)
+    views, sizes, seed = Views.of(agents.spec.embeddings), agents.spec.sizes, agents.spec.seed
+    budgeted, gradients = is_budgeted(agents, learner, views, folds), has_gradients(learner.task)
+    if len(sizes) == 1 or sizes.max() < SMALLEST:
+        judged = Judged((Candidate(LOCAL),), [AgentScores.of_losses(np.zeros((0, 1)))] * len(sizes))
+    elif budgeted:
+        candidates = budgeted_family(views.main, gradients)
+        halving = Halving(agents, learner, candidates)
         if isinstance(learner, StepwiseLearner):
-            raced = race_steps(course, learner, members, report)
+            judged = halve_by_steps(halving, learner, candidates, report)
         else:
-            raced = race_agents(course, learner, members, seed, report)
+            judged = halve_by_agents(halving, learner, candidates, seed, report)
     else:
-        members = family(len(views.names), views.main, gradients)
-        raced = Raced(members, cross_validate(trials, learner, members, folds=folds, progress=report))
-    plans = [one.plan for one in raced.members]
-    simple = [one.base in (LOCAL, GRAND_MEAN) and not one.own and not one.plan.warm for one in raced.members]
-    choice = choose(raced.scores, raced.local, neighbours(raced.members), simple, plans, seed, hedged=not thrifty)
+        candidates = family(len(views.names), views.main, gradients)
+        judged = Judged(candidates, cross_validate(agents, learner, candidates, folds=folds, progress=report))
+    plans = [one.plan for one in judged.candidates]
+    simple = [one.base in (LOCAL, GRAND_MEAN) and not one.own and not one.plan.warm for one in judged.candidates]
+    choice = choose(judged.scores, judged.local, neighbours(judged.candidates), simple, plans, seed, shared=not budgeted)
     return Calibration(
-        raced.members, views.names, choice, LOSSES[learner.task], raced.local, _exchanged(raced, views, thrifty), thrifty
+        judged.candidates,
+        views.names,
+        choice,
+        LOSSES[learner.task],
+        judged.local,
+        _exchanged(judged, views, budgeted),
+        budgeted,
     )
 
 
-def calibrated_weights(trials: Trials, learner: Learner, calibration: Calibration, targets: NDArray[np.int64]) -> Array:
-    """Weights (T, B) of the targets as they were chosen: the federation's mixture, or the agent's own member."""
-    chosen = [calibration.members[place] for place in calibration.choice.personal[targets]]
-    own = {row: member for row, member in enumerate(chosen) if member != calibration.member}
-    matrices = _matrices(trials, learner, [*calibration.mixture, *own.values()], targets, calibration.thrifty)
+def cross_validate(
+    agents: Agents,
+    learner: Learner,
+    candidates: Sequence[Candidate],
+    *,
+    folds: int,
+    progress: Callable[[int, int], None],
+) -> list[AgentScores]:
+    """Scores of all candidates by every agent; n = 0 for agents of too few points.
+
+    In every fold all agents set points aside at once. Weights and models are made of the rest by the same steps that make
+    the final ones.
+    """
+    jury = Jury(agents, calibration_name(learner, candidates, folds))
+    repeats = int(np.clip(-(-ENOUGH_POINTS // int(agents.spec.sizes.sum())), 1, MOST_REPEATS))
+    dealt = [Fold(repeat, fold, folds) for repeat in range(repeats) for fold in range(folds)]
+
+    def judge(fold: Fold) -> None:
+        view = agents.without(fold)
+        judges = jury.judges(view)
+        if len(judges) and is_trainable(view):
+            _score(jury, view, learner, candidates, judges)
+        progress(next(done), len(dealt))
+
+    done = count(1)
+    progress(0, len(dealt))
+    for some in (dealt[start : start + SIDE_BY_SIDE] for start in range(0, len(dealt), SIDE_BY_SIDE)):
+        for job in agents.side_by_side([partial(judge, fold) for fold in some]):
+            job()
+    return jury.tally(candidates)
+
+
+def _score(jury: Jury, view: Agents, learner: Learner, candidates: Sequence[Candidate], judges: Places) -> None:
+    """Let the judges of one fold score all candidates."""
+    sizes = view.spec.sizes
+    bases = base_matrices(view, learner, [candidate.base for candidate in candidates], judges, budgeted=False)
+    step = max(1, _WEIGHTS_AT_ONCE // (len(judges) * len(sizes)))
+    for some in (candidates[start : start + step] for start in range(0, len(candidates), step)):
+        stacked = np.vstack([candidate.matrix(bases[candidate.base], judges, sizes) for candidate in some])
+        models = learner.fit(view.labelled("calibration"), stacked, targets=np.tile(judges, len(some)))
+        jury.score(view, learner, models, some, judges)
+
+
+def calibrated_weights(agents: Agents, learner: Learner, calibration: Calibration, targets: NDArray[np.int64]) -> Array:
+    """Weights (T, B) of the targets as they were chosen: the federation's mixture, or the agent's own candidate."""
+    chosen = [calibration.candidates[place] for place in calibration.choice.personal[targets]]
+    own = {row: candidate for row, candidate in enumerate(chosen) if candidate != calibration.candidate}
+    matrices = _matrices(agents, learner, [*calibration.mixture, *own.values()], targets, calibration.budgeted)
     matrix = _average(matrices, calibration.mixture)
-    for row, member in own.items():
-        matrix[row] = matrices[member][row]
+    for row, candidate in own.items():
+        matrix[row] = matrices[candidate][row]
     return matrix
 
 
 def mixed_weights(
-    trials: Trials, learner: Learner, mixture: Mapping[Member, float], targets: NDArray[np.int64], *, thrifty: bool
+    agents: Agents, learner: Learner, mixture: Mapping[Candidate, float], targets: NDArray[np.int64], *, budgeted: bool
 ) -> Array:
     """Weights (T, B) of the targets by a mixture that was chosen before."""
-    return _average(_matrices(trials, learner, list(mixture), targets, thrifty), mixture)
+    return _average(_matrices(agents, learner, list(mixture), targets, budgeted), mixture)
 
 
-def is_thrifty(trials: Trials, learner: Learner, views: Views, folds: int) -> bool:
-    """Whether the whole family would take too long, so that members race."""
+def is_budgeted(agents: Agents, learner: Learner, views: Views, folds: int) -> bool:
+    """Whether the whole family would take too long, so that candidates are halved successively."""
     if positive_integer(folds, "folds") < 2:
         raise InputError("folds must be at least 2: what is scored must not be trained on")
-    members = family(len(views.names), views.main, has_gradients(learner.task))
+    candidates = family(len(views.names), views.main, has_gradients(learner.task))
     # A learner that does not say what a model takes is slow, whatever the extent of the data is.
     told = hasattr(learner, "model_operations")
-    return not (told and is_quick(learner, trials.extent, folds * len(trials.sizes) * len(members)))
+    return not (told and is_quick(learner, Extent.of(agents.spec), folds * len(agents.spec.names) * len(candidates)))
 
 
 def is_quick(learner: Learner, extent: Extent, n_models: int) -> bool:
@@ -185,34 +217,34 @@ def is_quick(learner: Learner, extent: Extent, n_models: int) -> bool:
 
 
 def _matrices(
-    trials: Trials, learner: Learner, members: Sequence[Member], targets: NDArray[np.int64], thrifty: bool
-) -> dict[Member, Array]:
-    """Weights of the targets by some members, from all points."""
-    bases = trials.bases(None, learner, [member.base for member in members], targets, thrifty=thrifty)
-    return {one: one.matrix(bases[one.base], targets, trials.sizes) for one in dict.fromkeys(members)}
+    agents: Agents, learner: Learner, candidates: Sequence[Candidate], targets: NDArray[np.int64], budgeted: bool
+) -> dict[Candidate, Array]:
+    """Weights of the targets by some candidates, from all points."""
+    bases = base_matrices(agents, learner, [candidate.base for candidate in candidates], targets, budgeted=budgeted)
+    return {one: one.matrix(bases[one.base], targets, agents.spec.sizes) for one in dict.fromkeys(candidates)}
 
 
-def _exchanged(raced: Raced, views: Views, thrifty: bool) -> tuple[str, ...]:
+def _exchanged(judged: Judged, views: Views, budgeted: bool) -> tuple[str, ...]:
     """What every agent sent for calibration, beside its part in training."""
-    if len(raced.members) == 1:
+    if len(judged.candidates) == 1:
         return ()
-    used = sorted({member.base.view for member in raced.members if member.base.view is not None})
+    used = sorted({candidate.base.view for candidate in judged.candidates if candidate.base.view is not None})
     lengths = Counter(views.lengths[view] for view in used)
     sketches = " and ".join(
         f"{count} {'sketch' if count == 1 else 'sketches'} of {length}" for length, count in lengths.items()
     )
-    looks = ", its mean loss of every member that was looked at" if thrifty else ""
+    looks = ", its mean loss of every candidate that was looked at" if budgeted else ""
     sentences = [
         f"for every split an agent shared {sketches} numbers{looks}, and in the end means and covariances of "
-        "the members' losses over its points"
+        "the candidates' losses over its points"
     ]
-    if any(member.base.learns for member in raced.members):
+    if any(candidate.base.learns for candidate in judged.candidates):
         sentences.append(
             "for the gradient rule it answered each target's model with its mean gradient and one number more, once a round"
         )
     return tuple(sentences)
 
 
-def _average(matrices: Mapping[Member, Array], shares: Mapping[Member, float]) -> Array:
+def _average(matrices: Mapping[Candidate, Array], shares: Mapping[Candidate, float]) -> Array:
     """The federation's weights."""
-    return np.asarray(sum(share * matrices[member] for member, share in shares.items()))
+    return np.asarray(sum(share * matrices[candidate] for candidate, share in shares.items()))

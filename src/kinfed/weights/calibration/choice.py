@@ -1,13 +1,13 @@
-r"""One choice for the federation, hedged against chance, and a shrunken correction for every agent.
+r"""One choice for the federation, shared where chance could have decided, and a shrunken correction for every agent.
 
-Each agent t scores every member m on points it set aside: :math:`S_{tm}`, a mean loss. The federation takes the member
-:math:`m^*` with the smallest mean over agents, each agent's scores divided by its own scale, so that none decides alone.
-Learning alone and the grand mean win ties: any other member must be better by three percent.
+Each agent t scores every candidate m on points it set aside: :math:`S_{tm}`, a mean loss. The federation takes the
+candidate :math:`m^*` with the smallest mean over agents, each agent's scores divided by its own scale, so that none decides
+alone. Learning alone and the grand mean win ties: any other candidate must be better by three percent.
 
 Scores of few points are noisy, and the best of many is best partly by luck. So the weights are not those of :math:`m^*`
-alone but the average of all members, each with the share of resamples in which it would have been chosen. In a resample
+alone but the average of all candidates, each with the share of resamples in which it would have been chosen. In a resample
 agents are reweighted at random (the Bayesian bootstrap), each agent's mean losses are drawn again, and the choice is made
-again. Members that cannot be told apart share, and with enough points one member takes all.
+again. Candidates that cannot be told apart share, and with enough points one candidate takes all.
 
 The Bayesian bootstrap of an agent's :math:`n_t` points would draw mean losses around :math:`S_t` with covariance
 :math:`C_t / (n_t + 1)`, where :math:`C_t` is the covariance of the losses over the points (divisor :math:`n_t`). The normal
@@ -20,7 +20,7 @@ the posterior under a normal prior is
 .. math:: \mu_m + \rho_{tm} (\Delta_{tm} - \mu_m) \;\pm\; \sqrt{\rho_{tm} v_m / n_t}, \qquad
           \rho_{tm} = \frac{\tau_m^2}{\tau_m^2 + v_m / n_t} .
 
-An agent leaves the common choice only for a member whose posterior is below zero by one posterior standard deviation.
+An agent leaves the common choice only for a candidate whose posterior is below zero by one posterior standard deviation.
 Choosing freely would chase noise: with ten points per agent it cost up to 11 % on the generators.
 """
 
@@ -35,18 +35,57 @@ from numpy.typing import NDArray
 
 from kinfed.parallel import map_on_cores
 from kinfed.splitting import derived_seed
-from kinfed.weights.calibration.trials import AgentScores
+from kinfed.validation import Array, without_rounding
 
-Array = NDArray[np.float64]
-
-HANDICAP = 0.03
-"""How much better than learning alone, in its units, a member must be to win against it or against the grand mean."""
+MARGIN = 0.03
+"""How much better than learning alone, in its units, a candidate must be to win against it or against the grand mean."""
 
 RESAMPLES = 400
 """Times the choice is made again on reweighted agents and redrawn scores."""
 
 TIE = 1e-9
-"""Normalised scores this close differ by rounding alone: the first member wins, wherever the numbers were computed."""
+"""Normalised scores this close differ by rounding alone: the first candidate wins, wherever the numbers were computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class AgentScores:
+    """What one agent tells of the candidates it judged.
+
+    Attributes
+    ----------
+    n : int
+        How many points it judged; 0 for an agent that judges nothing.
+    mean : array of shape (M,)
+        Mean loss of every candidate; NaN where it was not tried.
+    covariance : array of shape (M, M)
+        Covariance of the losses over the points, divisor n; NaN where one of the two was not tried.
+    """
+
+    n: int
+    mean: Array
+    covariance: Array
+
+    @classmethod
+    def of_losses(cls, losses: Array) -> AgentScores:
+        """Scores of losses (n, M); a candidate with a NaN among its losses was not tried."""
+        n, count = losses.shape
+        mean, covariance = np.full(count, np.nan), np.full((count, count), np.nan)
+        if n:
+            tried = ~np.isnan(losses).any(axis=0)
+            mine = losses[:, tried]
+            mean[tried] = mine.mean(axis=0)
+            apart = mine - mean[tried]
+            covariance[np.ix_(tried, tried)] = apart.T @ apart / n
+        return cls(n, mean, covariance)
+
+    def spread(self, candidate: int, reference: int) -> float:
+        """Variance over points, divisor n - 1, of one candidate's loss minus another's; NaN for fewer than two points."""
+        if self.n < 2:
+            return float("nan")
+        total = float(self.covariance[candidate, candidate] + self.covariance[reference, reference])
+        # Candidates that agree in all digits differ by rounding here, which must not pass for a spread.
+        apart = without_rounding(total - 2 * float(self.covariance[candidate, reference]), total)
+        return apart * self.n / (self.n - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +95,17 @@ class Choice:
     Attributes
     ----------
     chosen : int
-        The best member for the federation.
+        The best candidate for the federation.
     shares : array of shape (M,)
-        The part of every member in the federation's weights; they sum to one.
+        The part of every candidate in the federation's weights; they sum to one.
     personal : array of int of shape (B,)
-        The member of every agent; that of the federation for agents who scored nothing.
+        The candidate of every agent; that of the federation for agents who scored nothing.
     mean : array of shape (M,)
-        Mean normalised score of every member, about 1 for learning alone; NaN for members that left the race.
+        Mean normalised score of every candidate, about 1 for learning alone; NaN for candidates that were given up.
     error : array of shape (M,)
-        Standard error over agents of the difference of that mean to the chosen member's.
+        Standard error over agents of the difference of that mean to the chosen candidate's.
     versus_local : array of shape (B,)
-        Posterior mean of the agent's personal member minus learning alone, in units of the agent's scale (see
+        Posterior mean of the agent's personal candidate minus learning alone, in units of the agent's scale (see
         `agent_scales`): an estimate from its own scores and everybody's, no share of its own loss; NaN without scores.
     versus_local_error : array of shape (B,)
         Its posterior standard deviation.
@@ -88,24 +127,24 @@ def choose(
     simple: Sequence[bool],
     plans: Sequence[Hashable] | None = None,
     seed: int = 0,
-    hedged: bool = True,
+    shared: bool = True,
 ) -> Choice:
-    """Choose a member for the federation, then for every agent.
+    """Choose a candidate for the federation, then for every agent.
 
     Parameters
     ----------
     scores : one AgentScores per agent
-        Of the losses of its points at the model of each member, trained without that point; n = 0 for an agent without.
+        Of the losses of its points at the model of each candidate, trained without that point; n = 0 for an agent without.
     local : int
-        The member of learning alone.
-    mixtures : for every member, the members an agent may move to from it
-    simple : for every member, whether it is one of those that win ties: learning alone, and the grand mean
-    plans : for every member, what must be the same for members that share; by default all may
+        The candidate of learning alone.
+    mixtures : for every candidate, the candidates an agent may move to from it
+    simple : for every candidate, whether it is one of those that win ties: learning alone, and the grand mean
+    plans : for every candidate, what must be the same for candidates that share; by default all may
     seed : int
         Of the resamples.
-    hedged : bool
-        Whether simple members win ties and close seconds share. Members that raced were scored on one split, whose points
-        are too few for that: there the best takes all.
+    shared : bool
+        Whether simple candidates win ties and close seconds share. After successive halving, which scores candidates on one
+        split, points are too few for that: there the best takes all.
     """
     n_members = len(scores[0].mean)
     scored = np.array([t for t, mine in enumerate(scores) if mine.n], dtype=np.int64)
@@ -121,53 +160,57 @@ def choose(
     scale = agent_scales(raw[:, local], np.array([np.sqrt(mine.covariance[local, local]) for mine in rows]))
     normalised = raw / scale[:, None]
     mean = normalised.mean(axis=0)
-    handicap = np.where(simple, 0.0, HANDICAP if hedged else 0.0)
-    chosen = int(_first_least(np.nan_to_num(mean + handicap, nan=np.inf)))
+    margin = np.where(simple, 0.0, MARGIN if shared else 0.0)
+    chosen = int(_first_least(np.nan_to_num(mean + margin, nan=np.inf)))
     error = np.nan_to_num(_standard_error(normalised - normalised[:, [chosen]], rows, scale, chosen))
     personal[:] = chosen
     together = np.array([plans is None or plan == plans[chosen] for plan in plans or range(n_members)])
     allowed = together & ~np.isnan(mean)
-    shares = hedge(rows, scale, handicap, allowed, seed) if hedged else (np.arange(n_members) == chosen).astype(float)
+    shares = (
+        bootstrap_shares(rows, scale, margin, allowed, seed) if shared else (np.arange(n_members) == chosen).astype(float)
+    )
 
-    def posterior(member: int, reference: int) -> tuple[Array, Array]:
-        """Posterior mean and deviation, agent by agent, of a member's score minus the reference's."""
-        apart = normalised[:, member] - normalised[:, reference]
+    def posterior(candidate: int, reference: int) -> tuple[Array, Array]:
+        """Posterior mean and deviation, agent by agent, of a candidate's score minus the reference's."""
+        apart = normalised[:, candidate] - normalised[:, reference]
         # One variance for all agents: an agent's own, of a few points, would be small by chance now and then.
-        spreads = [mine.spread(member, reference) / one**2 for mine, one in zip(rows, scale, strict=True) if mine.n > 1]
+        spreads = [mine.spread(candidate, reference) / one**2 for mine, one in zip(rows, scale, strict=True) if mine.n > 1]
         noise = (np.mean(spreads) if spreads else np.square(apart).mean()) / sizes
         centre = apart.mean()
         between = max(float(np.square(apart - centre).mean() - noise.mean()), 0.0)
         kept = between / (between + noise) if between > 0 else np.zeros(len(apart))
         return centre + kept * (apart - centre), np.sqrt(kept * noise)
 
-    options = [member for member in mixtures[chosen] if not np.isnan(mean[member]) and member != chosen]
+    options = [candidate for candidate in mixtures[chosen] if not np.isnan(mean[candidate]) and candidate != chosen]
     if options and len(scored) > 2:
-        bounds = np.array([np.add(*posterior(member, chosen)) for member in options])
+        bounds = np.array([np.add(*posterior(candidate, chosen)) for candidate in options])
         better = bounds.min(axis=0) < -TIE
         personal[scored[better]] = np.array(options)[_first_least(bounds.T)[better]]
     versus, deviation = unknown.copy(), unknown.copy()
-    for member in np.unique(personal[scored]):
-        mine = personal[scored] == member
-        centre, spread = posterior(int(member), local)
+    for candidate in np.unique(personal[scored]):
+        mine = personal[scored] == candidate
+        centre, spread = posterior(int(candidate), local)
         versus[scored[mine]], deviation[scored[mine]] = centre[mine], np.hypot(spread, error[local])[mine]
     return Choice(chosen, shares, personal, mean, error, versus, deviation)
 
 
-def hedge(scores: Sequence[AgentScores], scale: Array, handicap: Array, allowed: NDArray[np.bool_], seed: int) -> Array:
-    """Share of resamples in which each member has the smallest mean score.
+def bootstrap_shares(
+    scores: Sequence[AgentScores], scale: Array, margin: Array, allowed: NDArray[np.bool_], seed: int
+) -> Array:
+    """Share of resamples in which each candidate has the smallest mean score.
 
     Parameters
     ----------
     scores : one AgentScores per agent
     scale : array, the unit of each agent's scores
-    handicap : array of shape (M,), added to the mean scores
-    allowed : bool array of shape (M,), the members that may share
+    margin : array of shape (M,), added to the mean scores
+    allowed : bool array of shape (M,), the candidates that may share
     seed : int
     """
     rng = np.random.default_rng(derived_seed(seed, "choices made again"))
     agents = rng.exponential(size=(len(scores), RESAMPLES))
     weights = agents / agents.sum(axis=0)
-    total = np.tile(handicap[allowed], (RESAMPLES, 1))
+    total = np.tile(margin[allowed], (RESAMPLES, 1))
 
     def root(mine: AgentScores) -> Root:
         return symmetric_root(mine.covariance[np.ix_(allowed, allowed)] / (mine.n + 1))
@@ -195,7 +238,7 @@ def symmetric_root(covariance: Array) -> Root:
     triangular factor, may turn as a whole where the covariance has no full rank, and with few points it never has.
     """
     eigenvalues, vectors = np.linalg.eigh(covariance)
-    # The root of a rounding error is no rounding error: members of equal losses would be drawn apart.
+    # The root of a rounding error is no rounding error: candidates of equal losses would be drawn apart.
     used = eigenvalues > len(covariance) * np.finfo(float).eps * max(float(eigenvalues[-1]), 0.0)
     return Root(vectors[:, used], np.sqrt(eigenvalues[used]))
 
@@ -219,11 +262,11 @@ def agent_scales(local: Array, spread: Array) -> Array:
 
 
 def _standard_error(against: Array, scores: Sequence[AgentScores], scale: Array, chosen: int) -> Array:
-    """Over agents, of the mean difference to the chosen member; of the points where there is one agent only."""
+    """Over agents, of the mean difference to the chosen candidate; of the points where there is one agent only."""
     if len(against) > 1:
         return np.asarray(against.std(axis=0, ddof=1) / np.sqrt(len(against)))
     (mine,) = scores
     if mine.n < 2:
         return np.zeros(against.shape[1])
-    spreads = np.array([mine.spread(member, chosen) for member in range(against.shape[1])])
+    spreads = np.array([mine.spread(candidate, chosen) for candidate in range(against.shape[1])])
     return np.asarray(np.sqrt(spreads / mine.n) / scale[0])

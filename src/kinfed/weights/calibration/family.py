@@ -1,34 +1,31 @@
-"""The family calibration chooses from: rules, strengths, views of the agents, and mixing with one's own data."""
+"""The family calibration chooses from, and what it found: rules, strengths, views of the agents, mixing with own data.
+
+`Calibration` is for people: the table of scores, the choice, its price against simpler ones, and advice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas
 from numpy.typing import NDArray
 
-from kinfed.learners.plan import USUAL_PLAN, Plan
-from kinfed.weights.exponential_gradient import exponential_gradient
-from kinfed.weights.geometry import Geometry
-from kinfed.weights.objective import q_aggregation_problem
-from kinfed.weights.rules.clusters import clusters, within
-from kinfed.weights.rules.entropic import entropic
-from kinfed.weights.rules.gradient import CAUTION, gradient_rounds, listening_clusters
-from kinfed.weights.rules.gradient_agents import GradientAgents
-from kinfed.weights.rules.similarity_test import similarity_test
-
-Array = NDArray[np.float64]
+from kinfed.learners.base import USUAL_PLAN, Plan
+from kinfed.markup import card, listing, table
+from kinfed.plotting.evaluation import CalibrationPlots
+from kinfed.validation import Array
+from kinfed.weights.calibration.choice import Choice
 
 # The strengths of each rule, and the shares of own data mixed in. Tuned once on the generators (docs/calibration.md).
 EARLY_STOPS = (100, 300, 1000)
 CLUSTERS = (2, 3, 5, 8)
 STRENGTHS: Mapping[str, tuple[float, ...]] = {"entropic": (0.1, 1.0), "similarity-test": (1.0,)}
+CAUTION = 4.0
+"""C_Q of the gradient rule, unless another is asked for."""
 CAUTIONS = (1.0, CAUTION)
 OWN_SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)
-
-# Gap of the solvers while members are scored: far below what scores can tell apart.
-_GAP = 1e-4
 
 _MEANING = {
     "q-aggregation": "T = {:g}",
@@ -41,7 +38,7 @@ _MEANING = {
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseRule:
     """Weights before mixing.
 
     Attributes
@@ -70,16 +67,16 @@ class Base:
         return self.rule + (f" ({', '.join(parts)})" if parts else "")
 
 
-LOCAL, GRAND_MEAN = Base("local"), Base("grand-mean")
+LOCAL, GRAND_MEAN = BaseRule("local"), BaseRule("grand-mean")
 
 
 @dataclass(frozen=True)
-class Member:
+class Candidate:
     r"""One candidate: base weights mixed with the agent's own data.
 
     Attributes
     ----------
-    base : Base
+    base : BaseRule
     plan : Plan
         How its models are trained, for learners that leave a choice.
     own : float
@@ -87,12 +84,12 @@ class Member:
         :math:`\alpha_t / (1 - \alpha_t)` are proportional to :math:`n_t`.
     """
 
-    base: Base
+    base: BaseRule
     own: float = 0.0
     plan: Plan = USUAL_PLAN
 
     def describe(self, views: Sequence[str]) -> str:
-        """The member in words."""
+        """The candidate in words."""
         mixed = self.base.describe(views) + (f" + {self.own:.0%} own" if self.own else "")
         return mixed if self.plan == USUAL_PLAN else f"{mixed}, {self.plan}"
 
@@ -105,8 +102,8 @@ class Member:
         return np.asarray((1 - share) * base + share * np.eye(len(sizes))[targets])
 
 
-def family(n_views: int, main_views: Sequence[int], gradients: bool) -> tuple[Member, ...]:
-    """All members for that many views of the agents; learning alone is the first.
+def family(n_views: int, main_views: Sequence[int], gradients: bool) -> tuple[Candidate, ...]:
+    """All candidates for that many views of the agents; learning alone is the first.
 
     Parameters
     ----------
@@ -117,19 +114,19 @@ def family(n_views: int, main_views: Sequence[int], gradients: bool) -> tuple[Me
         Whether the learner has loss gradients.
     """
     # The paper's rule is the slowest to solve and keeps to the usual view.
-    found = [GRAND_MEAN, *(Base("q-aggregation", steps, 0) for steps in EARLY_STOPS)]
-    found += [Base("clusters", count, view) for view in main_views for count in CLUSTERS]
-    found += [Base(rule, one, view) for view in range(n_views) for rule, many in STRENGTHS.items() for one in many]
+    found = [GRAND_MEAN, *(BaseRule("q-aggregation", steps, 0) for steps in EARLY_STOPS)]
+    found += [BaseRule("clusters", count, view) for view in main_views for count in CLUSTERS]
+    found += [BaseRule(rule, one, view) for view in range(n_views) for rule, many in STRENGTHS.items() for one in many]
     if gradients:
-        found += [Base("gradient", caution) for caution in CAUTIONS]
-        found += [Base("gradient-clusters", count) for count in CLUSTERS]
-    return (Member(LOCAL), *(Member(base, own) for base in found for own in OWN_SHARES))
+        found += [BaseRule("gradient", caution) for caution in CAUTIONS]
+        found += [BaseRule("gradient-clusters", count) for count in CLUSTERS]
+    return (Candidate(LOCAL), *(Candidate(base, own) for base in found for own in OWN_SHARES))
 
 
-def thrifty_family(views: Sequence[int], gradients: bool) -> tuple[Member, ...]:
-    """The members for learners that are slow to train, the most promising first.
+def budgeted_family(views: Sequence[int], gradients: bool) -> tuple[Candidate, ...]:
+    """The candidates for learners that are slow to train, the most promising first.
 
-    Clusters cost one model each, whatever the number of agents. Which members stay was settled on the covariate-shift
+    Clusters cost one model each, whatever the number of agents. Which candidates stay was settled on the covariate-shift
     generator; soft weights without own data, and the finer grids, gained nothing there.
 
     Parameters
@@ -139,117 +136,181 @@ def thrifty_family(views: Sequence[int], gradients: bool) -> tuple[Member, ...]:
     gradients : bool
         Whether the learner has loss gradients.
     """
-    few = [Base("clusters", count, view) for view in views for count in CLUSTERS]
-    soft = [Base("entropic", 0.1, 0), *([Base("gradient", CAUTION)] if gradients else [])]
-    soft += [Base("entropic", 0.1, view) for view in views[1:]]
-    soft += [Base("similarity-test", 1.0, view) for view in views]
-    soft += [Base("q-aggregation", 1000, 0), Base("entropic", 1.0, 0), GRAND_MEAN]
+    few = [BaseRule("clusters", count, view) for view in views for count in CLUSTERS]
+    soft = [BaseRule("entropic", 0.1, 0), *([BaseRule("gradient", CAUTION)] if gradients else [])]
+    soft += [BaseRule("entropic", 0.1, view) for view in views[1:]]
+    soft += [BaseRule("similarity-test", 1.0, view) for view in views]
+    soft += [BaseRule("q-aggregation", 1000, 0), BaseRule("entropic", 1.0, 0), GRAND_MEAN]
     return (
-        Member(LOCAL),
-        Member(GRAND_MEAN),
-        *(Member(base) for base in few[:2]),
-        *(Member(base, 0.3) for base in soft),
-        *(Member(base) for base in few[2:]),
-        *(Member(base, own) for own in (0.5, 0.0) for base in soft if own or base != GRAND_MEAN),
+        Candidate(LOCAL),
+        Candidate(GRAND_MEAN),
+        *(Candidate(base) for base in few[:2]),
+        *(Candidate(base, 0.3) for base in soft),
+        *(Candidate(base) for base in few[2:]),
+        *(Candidate(base, own) for own in (0.5, 0.0) for base in soft if own or base != GRAND_MEAN),
     )
 
 
-def neighbours(members: Sequence[Member]) -> list[list[int]]:
-    """For every member those an agent may move to: other shares of own data, learning alone, and the grand mean.
+def neighbours(candidates: Sequence[Candidate]) -> list[list[int]]:
+    """For every candidate those an agent may move to: other shares of own data, learning alone, and the grand mean.
 
     All agents train by one plan; what they weigh may differ.
     """
-    kin: dict[tuple[Plan, Base], list[int]] = {}
+    kin: dict[tuple[Plan, BaseRule], list[int]] = {}
     common: dict[Plan, list[int]] = {}
-    for place, member in enumerate(members):
-        kin.setdefault((member.plan, member.base), []).append(place)
-        if member.base == LOCAL or (member.base == GRAND_MEAN and not member.own):
-            common.setdefault(member.plan, []).append(place)
-    return [sorted({*kin[member.plan, member.base], *common.get(member.plan, [])}) for member in members]
+    for place, candidate in enumerate(candidates):
+        kin.setdefault((candidate.plan, candidate.base), []).append(place)
+        if candidate.base == LOCAL or (candidate.base == GRAND_MEAN and not candidate.own):
+            common.setdefault(candidate.plan, []).append(place)
+    return [sorted({*kin[candidate.plan, candidate.base], *common.get(candidate.plan, [])}) for candidate in candidates]
 
 
-def used_views(wanted: Iterable[Base]) -> list[int]:
-    """The views that bases look at."""
-    return sorted({base.view for base in wanted if base.view is not None})
+JOIN, STAY, UNKNOWN = "join", "stay local", "too little data to say"
+
+CLEAR_DEVIATIONS = 1.0
+"""Posterior standard deviations beyond which an agent is advised to join or to stay local."""
+
+NEGATIVE_SCORE = "negative score"
+"""The loss of learners without a target: minus what they call their score. It may be negative, so it has no shares."""
 
 
-def geometric_bases(
-    wanted: Iterable[Base],
-    geometries: Mapping[int, Geometry],
-    targets: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-) -> dict[Base, Array]:
-    """Weights (T, B) of the targets by every base that is wanted and trains nothing.
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Scores of all candidates and what was chosen.
 
-    All early stops of one view are read off one path.
-
-    Parameters
+    Attributes
     ----------
-    wanted : iterable of Base
-    geometries : mapping from a view to the geometry of the agents under it
-        Of the views that are used, with these targets. Where each agent weighs for itself it is the only target.
-    targets : array of shape (T,)
-    sizes : array of shape (B,)
-        How many points each agent trains on.
+    candidates : tuple of Candidate
+    views : tuple of str
+        Names of the views the candidates speak of.
+    choice : Choice
+    loss : str
+        What a score is.
+    local : int
+        The candidate of learning alone, from scratch.
+    exchanged : tuple of str
+        What every agent sent for it, in numbers.
+    budgeted : bool
+        Whether candidates were halved successively, because the learner is slow to train.
     """
-    bases = [base for base in dict.fromkeys(wanted) if not base.learns]
-    found: dict[Base, Array] = {}
-    paths = {view: _path(geometry, view, bases) for view, geometry in geometries.items()}
-    for base in bases:
-        strength = 0.0 if base.strength is None else base.strength
-        match base.rule:
-            case "local":
-                found[base] = np.eye(len(sizes))[targets]
-            case "grand-mean":
-                found[base] = np.tile(sizes / sizes.sum(), (len(targets), 1))
-            case "q-aggregation" if base.view is not None:
-                found[base] = paths[base.view][int(strength)]
-            case "entropic" if base.view is not None:
-                found[base] = entropic(geometries[base.view], strength, relative_gap=_GAP).matrix
-            case "similarity-test" if base.view is not None:
-                found[base] = similarity_test(geometries[base.view], strength).matrix
-            case "clusters" if base.view is not None:
-                found[base] = clusters(geometries[base.view], int(strength)).matrix
-    return found
 
+    candidates: tuple[Candidate, ...]
+    views: tuple[str, ...]
+    choice: Choice
+    loss: str
+    local: int
+    exchanged: tuple[str, ...]
+    budgeted: bool = False
 
-def gradient_bases(
-    wanted: Iterable[Base], agents: GradientAgents, targets: NDArray[np.int64], *, common: bool
-) -> dict[Base, Array]:
-    """Weights (T, B) of the targets by every base that is wanted and trains models.
+    @property
+    def has_shares(self) -> bool:
+        """Whether a difference of the loss can be told as a share of it; otherwise it is told in units typical of it."""
+        return self.loss != NEGATIVE_SCORE
 
-    The usual C_Q goes through all rounds, and clusters are read off it; the others go one round on from there.
+    @property
+    def judged(self) -> bool:
+        """Whether any agent held points out and judged the candidates on them."""
+        return bool(np.isfinite(self.choice.versus_local).any())
 
-    Parameters
-    ----------
-    wanted : iterable of Base
-    agents : GradientAgents
-    targets : array of shape (T,)
-    common : bool
-        Gradients are compared at one common model: the learner is slow to train.
-    """
-    bases = [base for base in dict.fromkeys(wanted) if base.learns]
-    if not bases:
-        return {}
-    # Clusters ask whom everybody listens to.
-    everyone = np.arange(len(agents.sizes))
-    usual = gradient_rounds(agents, everyone, relative_gap=_GAP, common=common).weights
-    matrices = {CAUTION: usual}
-    for c_q in sorted({float(base.strength or 0) for base in bases if base.rule == "gradient"} - {CAUTION}):
-        further = gradient_rounds(agents, everyone, rounds=1, c_q=c_q, relative_gap=_GAP, common=common, start=usual)
-        matrices[c_q] = further.weights
-    found = {}
-    for base in bases:
-        strength = float(base.strength or 0)
-        if base.rule == "gradient":
-            found[base] = matrices[strength][targets]
-        else:
-            found[base] = within(listening_clusters(usual, int(strength)), targets, agents.sizes)
-    return found
+    @property
+    def candidate(self) -> Candidate:
+        """The best candidate for the federation."""
+        return self.candidates[self.choice.chosen]
 
+    @property
+    def common(self) -> int | None:
+        """The best candidate that trains one common model for all; None if there is none."""
+        found = [place for place, one in enumerate(self.candidates) if one.base == GRAND_MEAN and not one.own]
+        return min(found, key=self._score, default=None)
 
-def _path(geometry: Geometry, view: int, bases: Sequence[Base]) -> dict[int, Array]:
-    stops = [int(base.strength or 0) for base in bases if base.rule == "q-aggregation" and base.view == view]
-    if not stops:
-        return {}
-    return exponential_gradient(q_aggregation_problem(geometry), max(stops), checkpoints=stops)[1]
+    @property
+    def mixture(self) -> dict[Candidate, float]:
+        """The candidates that make up the federation's weights, and the share of each."""
+        return {self.candidates[place]: float(self.choice.shares[place]) for place in np.flatnonzero(self.choice.shares)}
+
+    @property
+    def chosen(self) -> str:
+        """The federation's candidate in words."""
+        return self.candidate.describe(self.views)
+
+    def personal(self, agent: int) -> str:
+        """What one agent uses, in words."""
+        place = self.choice.personal[agent]
+        return "as the federation" if place == self.choice.chosen else self.candidates[place].describe(self.views)
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """A row per candidate, the best first.
+
+        Columns: score (mean, relative to learning alone; a negative score in units typical of it), standard error (of the
+        difference to the best), share (in the federation's weights), own choice of (how many agents took it for
+        themselves).
+        """
+        alone = self._unit(self.local)
+        taken = np.bincount(self.choice.personal, minlength=len(self.candidates))
+        frame = pandas.DataFrame(
+            {
+                "score": self.choice.mean / alone,
+                "standard error": self.choice.error / alone,
+                "share": self.choice.shares,
+                "own choice of": np.where(np.arange(len(taken)) == self.choice.chosen, 0, taken),
+            },
+            index=pandas.Index([candidate.describe(self.views) for candidate in self.candidates], name="candidate"),
+        )
+        return frame.sort_values("score", kind="stable")
+
+    @property
+    def plot(self) -> CalibrationPlots:
+        """Figures: scores."""
+        return CalibrationPlots(self)
+
+    def price(self, place: int) -> tuple[float, float]:
+        """How much higher the score would be with that candidate for all, and its error.
+
+        Both are relative to the best candidate; a negative score is told in units typical of it.
+        """
+        unit = self._unit(self.choice.chosen)
+        more = self.choice.mean[place] - self.choice.mean[self.choice.chosen]
+        return float(more / unit), float(self.choice.error[place] / unit)
+
+    def advice(self, agent: int) -> str:
+        """Whether that agent should join: "join", "stay local", or "too little data to say"."""
+        versus, error = self.choice.versus_local[agent], self.choice.versus_local_error[agent]
+        candidate = self.candidates[self.choice.personal[agent]]
+        if candidate.base == LOCAL and not candidate.plan.warm and np.isfinite(versus):
+            return STAY
+        if np.isnan(versus) or abs(versus) <= CLEAR_DEVIATIONS * error:
+            return UNKNOWN
+        return JOIN if versus < 0 else STAY
+
+    def describe(self) -> list[str]:
+        """The choice in sentences."""
+        sentences = [f"chosen for the federation, of {len(self.candidates)} candidates: {self.chosen}"]
+        if len(self.mixture) > 1:
+            share = self.mixture[self.candidate]
+            sentences.append(f"it has {share:.0%} of the weights, {len(self.mixture) - 1} others about as good the rest")
+        prices = {"learning alone": self.local, "one common model": self.local if self.common is None else self.common}
+        for name, place in prices.items():
+            price, error = self.price(place)
+            told = np.isfinite(price) and place != self.choice.chosen
+            if told and not (name != "learning alone" and place == self.local):
+                shares = f"{price:+.1%} ± {error:.1%} of the {self.loss}"
+                units = f"{price:+.3g} ± {error:.2g} units of the {self.loss}"
+                sentences.append(f"{name} instead would cost {shares if self.has_shares else units}")
+        own = int((self.choice.personal != self.choice.chosen).sum())
+        departs = "does better with a choice of its own" if own == 1 else "do better with a choice of their own"
+        sentences.append(f"{own} of {len(self.choice.personal)} agents {departs}")
+        advice = [self.advice(agent) for agent in range(len(self.choice.personal))]
+        sentences.append(", ".join(f"{advice.count(word)} {word}" for word in (JOIN, STAY, UNKNOWN)))
+        return [*sentences, *self.exchanged]
+
+    def _repr_html_(self) -> str:
+        return card("Calibration", listing(self.describe()), table(self.table, f"Candidates by their {self.loss}"))
+
+    def _unit(self, place: int) -> float:
+        """A candidate's mean score, to express others in; scores that may be zero or negative are left as they are."""
+        score = float(self.choice.mean[place])
+        return score if score > 0 and self.has_shares else 1.0
+
+    def _score(self, place: int) -> float:
+        return float(np.nan_to_num(self.choice.mean[place], nan=np.inf))

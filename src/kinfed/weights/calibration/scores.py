@@ -1,25 +1,31 @@
-"""What every member is worth to every agent, on points its models have not seen."""
+"""What every candidate is worth to every agent, on rows its models have not seen.
+
+Calibration says which candidates to train and who shall judge them. A judge keeps the losses of its rows to itself and
+tells, in the end, their means and covariances.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.learners.base import Learner, Models, Task
-from kinfed.learners.gradients import class_residuals
-from kinfed.weights.calibration.family import Member
-from kinfed.weights.calibration.trials import AgentScores, Split, Trials
+from kinfed.backends.agents import Agents, Places, Question, SiteView, Task, TrainingSpec
+from kinfed.backends.pooled import PooledAgents
+from kinfed.backends.wire import ArraySpec, Message
+from kinfed.checkpoint import digest
+from kinfed.errors import InputError
+from kinfed.learners.base import Learner, Models, site_learner
+from kinfed.validation import Array, whole_number
+from kinfed.weights.calibration.choice import AgentScores
+from kinfed.weights.calibration.family import LOCAL, Candidate
+from kinfed.weights.gradient_problem import class_residuals
 
-Array = NDArray[np.float64]
-
-ENOUGH_POINTS = 600
-"""Small federations deal their folds again, with other points together, until about this many were scored."""
-MOST_REPEATS = 5
-_WEIGHTS_AT_ONCE = 2**25  # numbers of the weight rows trained together (256 MB)
+MOST_BRIER = 3.0
+"""The Brier score of a point is at most 2, and 1 more for a class that training never saw."""
 
 
 def point_losses(models: Models, rows: Sequence[int], X: NDArray[Any], y: NDArray[Any] | None, task: Task) -> Array:
@@ -81,38 +87,224 @@ class KeptLosses:
         return AgentScores.of_losses(totals[times > 0] / times[times > 0][:, None])
 
 
-def cross_validate(
-    trials: Trials,
-    learner: Learner,
-    members: Sequence[Member],
-    *,
-    folds: int,
-    progress: Callable[[int, int], None],
-) -> list[AgentScores]:
-    """Scores of all members by every agent; n = 0 for agents of too few points.
+@dataclass(frozen=True, eq=False)
+class Losses(Question[dict[int, Array]]):
+    """Let agents judge models on the rows they set aside; they keep the losses, and tell means where they are asked to.
 
-    In every fold all agents set points aside at once. Weights and models are made of the rest by the same steps that make
-    the final ones.
+    Attributes
+    ----------
+    calibration : str
+        Under which the losses are kept.
+    learner : Learner
+        Of the models.
+    models : Models
+        One candidate after another, agent by agent.
+    columns : tuple of int
+        Under which the losses of the candidates are kept; what is judged again in the same fold replaces what was kept.
+    judges : array of int
+    tell : bool
+        Whether agents answer with their mean loss of every candidate. Successive halving asks, to go on with the
+        best; cross-validation does not: where a single row was set aside, the mean is that row's loss.
     """
-    repeats = int(np.clip(-(-ENOUGH_POINTS // int(trials.sizes.sum())), 1, MOST_REPEATS))
-    splits = [Split(repeat, fold, folds) for repeat in range(repeats) for fold in range(folds)]
 
-    def judge(split: Split) -> None:
-        judges = trials.judges(split)
-        if len(judges) and trials.can_train(split):
-            _score(trials, split, learner, members, judges)
+    calibration: str
+    learner: Learner
+    models: Models
+    columns: tuple[int, ...]
+    judges: Places
+    tell: bool
 
-    progress(0, len(splits))
-    trials.each(splits, judge, progress)
-    return trials.tally(members)
+    name = "losses"
+    phase = "calibration scores"
+
+    def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
+        """To every judge its candidates."""
+        learner = site_learner(self.learner)
+        settings = {"calibration": self.calibration, "columns": list(self.columns), "tell": self.tell}
+        return {
+            int(k): Message(settings, learner.pack(self.models, self._rows(place)))
+            for place, k in enumerate(self.judges.tolist())
+        }
+
+    def _rows(self, place: int) -> Places:
+        """The models of one judge."""
+        return np.arange(len(self.columns)) * len(self.judges) + place
+
+    @classmethod
+    def answer(cls, site: SiteView, asked: Message) -> Message:
+        """Judge; the losses of single rows stay here."""
+        models, settings = site.learner.unpack(asked.arrays, site.spec), asked.settings
+        means = cls._judge(site, settings["calibration"], models, range(len(models)), settings["columns"])
+        return Message(arrays={"mean": means} if settings["tell"] else {})
+
+    @staticmethod
+    def _judge(site: SiteView, calibration: str, models: Models, rows: Sequence[int], columns: Sequence[int]) -> Array:
+        if site.fold is None:
+            raise InputError("candidates are scored on points that were set aside; name the fold")
+        losses = point_losses(models, rows, site.aside.X, site.aside.y, site.spec.task)
+        kept = kept_losses(site, calibration).keep(site.fold.repeat, site.aside_rows, columns, losses)
+        site.state[calibration] = kept.values
+        return np.asarray(losses.mean(axis=0))
+
+    def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
+        """A mean for each candidate, or nothing."""
+        return {"mean": ArraySpec((len(self.columns),))} if self.tell else {}
+
+    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> dict[int, Array]:
+        """By agent, what it told; empty if nobody was asked to."""
+        return {k: one.arrays["mean"] for k, one in answers.items()} if self.tell else {}
+
+    def pooled(self, agents: PooledAgents) -> dict[int, Array]:
+        """The same without packing models."""
+        told = {
+            t: self._judge(agents.site(t), self.calibration, self.models, self._rows(place).tolist(), self.columns)
+            for place, t in enumerate(self.judges.tolist())
+        }
+        return told if self.tell else {}
 
 
-def _score(trials: Trials, split: Split, learner: Learner, members: Sequence[Member], judges: NDArray[np.int64]) -> None:
-    """Let the judges of one split score all members."""
-    sizes = trials.training_sizes(split)
-    bases = trials.bases(split, learner, [member.base for member in members], judges, thrifty=False)
-    step = max(1, _WEIGHTS_AT_ONCE // (len(judges) * len(sizes)))
-    for some in (members[start : start + step] for start in range(0, len(members), step)):
-        stacked = np.vstack([member.matrix(bases[member.base], judges, sizes) for member in some])
-        models = trials.fit(split, learner, stacked, np.tile(judges, len(some)))
-        trials.score(split, models, some, judges)
+@dataclass(frozen=True, eq=False)
+class Tally(Question[list[AgentScores]]):
+    """Means and covariances of the losses that judges kept; n = 0 for agents that judged nothing or do not answer.
+
+    Attributes
+    ----------
+    calibration : str
+    columns : tuple of int
+        Of the candidates to tell about.
+    judged : mapping from agent to set of int
+        The columns each agent has judged.
+    """
+
+    calibration: str
+    columns: tuple[int, ...]
+    judged: Mapping[int, set[int]]
+
+    name = "tally"
+    phase = "calibration scores"
+
+    def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
+        """To everybody who judged."""
+        return dict.fromkeys(self.judged, Message({"calibration": self.calibration, "columns": list(self.columns)}))
+
+    @classmethod
+    def answer(cls, site: SiteView, asked: Message) -> Message:
+        """Over all rows that were judged; those of several repeats are averaged first."""
+        found = kept_losses(site, asked.settings["calibration"]).scores(asked.settings["columns"])
+        upper = np.triu_indices(len(found.mean))
+        return Message({"rows": found.n}, {"mean": found.mean, "covariance": found.covariance[upper]})
+
+    def pooled(self, agents: PooledAgents) -> list[AgentScores]:
+        """The same without messages."""
+        return [kept_losses(agents.site(k), self.calibration).scores(self.columns) for k in range(len(agents.spec.names))]
+
+    def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
+        """Means, and the upper half of a matrix."""
+        count = len(self.columns)
+        return {"mean": ArraySpec((count,), gaps=True), "covariance": ArraySpec((count * (count + 1) // 2,), gaps=True)}
+
+    def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
+        """Scores must be of what was judged, and could be those of losses."""
+        rows = whole_number(answer.settings["rows"], "the number of rows")
+        if not 0 < rows <= spec.sizes[place]:
+            return "it has lost the losses it was to sum up"
+        # One agent that missed a candidate would take it from everybody, so it is the agent that is left out.
+        judged = np.isin(self.columns, list(self.judged[place]))
+        return _impossible(self._scores(answer), judged, spec.task)
+
+    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> list[AgentScores]:
+        """In the order of the agents."""
+        nothing = AgentScores.of_losses(np.zeros((0, len(self.columns))))
+        return [self._scores(answers[k]) if k in answers else nothing for k in range(len(spec.names))]
+
+    def _scores(self, answer: Message) -> AgentScores:
+        mean, upper = answer.arrays["mean"], np.triu_indices(len(self.columns))
+        covariance = np.empty((len(mean), len(mean)))
+        covariance[upper] = covariance.T[upper] = answer.arrays["covariance"]
+        return AgentScores(int(answer.settings["rows"]), mean, covariance)
+
+
+def kept_losses(site: SiteView, calibration: str) -> KeptLosses:
+    """What an agent kept of its judgements in a calibration."""
+    kept = site.state.get(calibration)
+    return KeptLosses.nothing(len(site.aside_rows)) if kept is None else KeptLosses(kept)
+
+
+@dataclass(eq=False)
+class Jury:
+    """The agents as judges of one calibration, and the columns under which they keep the losses of its candidates.
+
+    Attributes
+    ----------
+    agents : Agents
+    calibration : str
+        A name that no calibration has in which other candidates, or rows, are judged.
+    """
+
+    agents: Agents
+    calibration: str
+    _columns: dict[Candidate, int] = field(default_factory=dict)
+    _judged: dict[int, set[int]] = field(default_factory=dict)
+
+    def judges(self, view: Agents) -> Places:
+        """Who sets rows aside in a view, in order."""
+        return np.flatnonzero(view.spec.sizes < self.agents.spec.sizes)
+
+    def score(
+        self,
+        view: Agents,
+        learner: Learner,
+        models: Models,
+        candidates: Sequence[Candidate],
+        judges: Places,
+        *,
+        tell: bool = False,
+    ) -> dict[int, Array]:
+        """Let judges score models, one candidate after another, agent by agent; see `Losses`."""
+        columns = tuple(self._columns.setdefault(candidate, len(self._columns)) for candidate in candidates)
+        for k in judges.tolist():
+            self._judged.setdefault(k, set()).update(columns)
+        return view.ask(Losses(self.calibration, learner, models, columns, judges, tell))
+
+    def tally(self, candidates: Sequence[Candidate]) -> list[AgentScores]:
+        """What every agent tells in the end."""
+        unknown = len(self._columns)
+        columns = tuple(self._columns.get(one, unknown) for one in candidates)
+        return self.agents.ask(Tally(self.calibration, columns, self._judged))
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Candidates, and what every agent tells of them; NaN for candidates it did not try."""
+
+    candidates: tuple[Candidate, ...]
+    scores: list[AgentScores]
+
+    @property
+    def local(self) -> int:
+        """Learning alone from scratch, as long as it was trained."""
+        alone = [place for place, one in enumerate(self.candidates) if one.base == LOCAL and not one.plan.warm]
+        return max(alone, key=lambda place: self.candidates[place].plan.share)
+
+
+def calibration_name(learner: Learner, candidates: Sequence[Candidate], folds: int) -> str:
+    """What tells calibrations of the same agents apart."""
+    return f"losses of {digest(repr(learner), repr(candidates), repr(folds))[:16]}"
+
+
+def is_trainable(view: Agents) -> bool:
+    """Whether a classifier still sees two classes; with so few labels that a fold takes one away, it is left out."""
+    return view.spec.classes is None or len(view.spec.classes) > 1
+
+
+def _impossible(scores: AgentScores, judged: NDArray[np.bool_], task: Task) -> str | None:
+    """What is wrong with means and covariances of losses; candidates that were not judged have none."""
+    mean, covariance = scores.mean[judged], scores.covariance[np.ix_(judged, judged)]
+    if not np.isfinite(mean).all() or not np.isfinite(covariance).all() or np.isfinite(scores.mean[~judged]).any():
+        return "it does not tell of the candidates it was to judge"
+    if task != "unsupervised" and (mean < 0).any():
+        return "a mean loss is negative"
+    spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    if (np.abs(covariance) > np.outer(spread, spread) * (1 + 1e-6) + 1e-300).any():
+        return "its covariances are impossible"
+    return "a loss is too large" if task == "classification" and (mean > MOST_BRIER).any() else None

@@ -1,1 +1,1 @@
-"""Weight rules, one file each; `kinfed.weights.registry` names them all."""
+"""Weight rules; `kinfed.weights.weighing` names them all."""

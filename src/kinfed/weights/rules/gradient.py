@@ -2,41 +2,35 @@ r"""Gradient Q-aggregation: who would change my model the way my own data would 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
-from kinfed.learners.base import Learner
-from kinfed.validation import nonnegative, positive, positive_integer
-from kinfed.weights.geometry import Geometry
+from kinfed.backends.agents import Agents
+from kinfed.errors import InputError
+from kinfed.learners.base import Learner, common_model
+from kinfed.validation import Array, nonnegative, positive, positive_integer
+from kinfed.weights.calibration.family import CAUTION
+from kinfed.weights.gradient_problem import has_gradients
+from kinfed.weights.gradient_rows import GRADIENT_FEATURES, Caution, gradient_rows
 from kinfed.weights.mirror_descent import OPTIMAL, Minimum
-from kinfed.weights.result import Weights, weights_of
-from kinfed.weights.rules.clusters import ward_labels, within
-from kinfed.weights.rules.gradient_agents import GRADIENT_FEATURES, GradientAgents, PooledGradientAgents
-
-if TYPE_CHECKING:
-    from kinfed.federation import Federation
-
-Array = NDArray[np.float64]
+from kinfed.weights.result import Weights
+from kinfed.weights.rules.closed_form import ward_labels, within
+from kinfed.weights.weighing import RuleContext
 
 # Tuned once on the concept-shift generator (docs/calibration.md).
-ROUNDS, CAUTION, PULL = 4, 4.0, 0.1
+ROUNDS, PULL = 4, 0.1
 # A target is never left to nobody: this share of its collaborators' weight is spread over all.
 _SPREAD = 0.02
 
 
 def gradient(
-    geometry: Geometry,
-    federation: Federation,
-    learner: Learner,
+    context: RuleContext,
     rounds: int = ROUNDS,
     c_q: float = CAUTION,
     strength: float = PULL,
     n_features: int = GRADIENT_FEATURES,
     relative_gap: float = 1e-6,
-    seed: int = 0,
 ) -> Weights:
     r"""Weigh, train on the others, compare loss gradients, and again.
 
@@ -50,10 +44,8 @@ def gradient(
 
     Parameters
     ----------
-    federation : Federation
-        Numeric training data, columns standardised.
-    learner : Learner
-        What is trained; its task must have a target.
+    context : RuleContext
+        With a learner whose task has an outcome.
     rounds : int
     c_q : float
         :math:`C_Q`, the caution towards agents the target cannot see well; 2 to 8 do about as well.
@@ -62,29 +54,34 @@ def gradient(
     n_features : int
         D, the length above which gradients are projected at random.
     relative_gap : float
-    seed : int
-        Of the learner and the projection.
     """
-    agents = PooledGradientAgents(federation, learner, n_features=n_features, seed=seed)
-    found = gradient_rounds(agents, geometry.targets, rounds=rounds, c_q=c_q, strength=strength, relative_gap=relative_gap)
-    return weights_of(geometry, "gradient", found.weights, found.value, found.gap, found.stop)
+    found = gradient_rounds(
+        context.agents,
+        context.learner,
+        context.targets,
+        rounds=rounds,
+        c_q=c_q,
+        strength=strength,
+        n_features=n_features,
+        relative_gap=relative_gap,
+    )
+    return context.weights(found.weights, found.value, found.gap, found.stop)
 
 
-def gradient_clusters(
-    geometry: Geometry, federation: Federation, learner: Learner, count: int = 2, seed: int = 0
-) -> Weights:
+def gradient_clusters(context: RuleContext, count: int = 2) -> Weights:
     """The grand mean within clusters of agents who listen to the same others by the gradient rule.
 
     Parameters
     ----------
-    federation, learner, seed
+    context : RuleContext
         As in `gradient`, with its default options.
     count : int
         How many clusters.
     """
-    found = gradient_rounds(PooledGradientAgents(federation, learner, seed=seed), np.arange(len(geometry)))
+    spec = context.agents.spec
+    found = gradient_rounds(context.agents, context.learner, np.arange(len(spec.names)))
     labels = listening_clusters(found.weights, count)
-    return weights_of(geometry, "gradient-clusters", within(labels, geometry.targets, geometry.sizes))
+    return context.weights(within(labels, context.targets, spec.sizes))
 
 
 def listening_clusters(matrix: Array, count: int) -> NDArray[np.int64]:
@@ -97,12 +94,14 @@ def listening_clusters(matrix: Array, count: int) -> NDArray[np.int64]:
 
 
 def gradient_rounds(
-    agents: GradientAgents,
+    agents: Agents,
+    learner: Learner,
     targets: NDArray[np.int64],
     *,
     rounds: int = ROUNDS,
     c_q: float = CAUTION,
     strength: float = PULL,
+    n_features: int = GRADIENT_FEATURES,
     relative_gap: float = 1e-6,
     common: bool = False,
     start: Array | None = None,
@@ -111,24 +110,27 @@ def gradient_rounds(
 
     Parameters
     ----------
-    agents : GradientAgents
-        Whoever trains, answers and solves.
     common : bool
         Compare gradients at one common model, trained on everybody, instead of one for each target. A single round then
         costs one model, so it serves learners that are slow to train; own points are a small part of what it has seen.
     start : array of shape (T, B), optional
         Weights to begin with in place of the grand mean.
     """
-    rounds, c_q = positive_integer(rounds, "rounds"), nonnegative(c_q, "c_q")
-    strength, relative_gap = positive(strength, "strength"), positive(relative_gap, "relative_gap")
-    sizes = agents.sizes
-    shares = sizes / sizes.sum()
-    if len(sizes) == 1:
+    if not has_gradients(learner.task):
+        raise InputError("the gradient rule needs a learner with a target; choose a rule that compares the agents' points")
+    rounds, n_features = positive_integer(rounds, "rounds"), positive_integer(n_features, "n_features")
+    caution = Caution(nonnegative(c_q, "c_q"), positive(strength, "strength"), positive(relative_gap, "relative_gap"))
+    shares = agents.spec.sizes / agents.spec.sizes.sum()
+    if len(shares) == 1:
         return Minimum(np.ones((len(targets), 1)), np.zeros(len(targets)), np.zeros(len(targets)), [OPTIMAL] * len(targets))
     matrix = np.tile(shares, (len(targets), 1)) if start is None else start
+    training = agents.labelled("gradient models")
     for _ in range(1 if common else rounds):
-        models = agents.common() if common else agents.fit(without_own(matrix, targets, shares), targets)
-        found = agents.solve(models, targets, c_q=c_q, strength=strength, relative_gap=relative_gap)
+        if common:
+            models = common_model(learner, agents)
+        else:
+            models = learner.fit(training, without_own(matrix, targets, shares), targets=targets)
+        found = gradient_rows(agents, learner, models, targets, caution, n_features)
         matrix = found.weights
     return found
 

@@ -1,4 +1,4 @@
-"""Q-aggregation (Algorithm 1 of the paper), by its early-stopped solver and by an exact one."""
+"""Q-aggregation (Algorithm 1 of the paper): by its early-stopped solver, by an exact one, and with a pull."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from kinfed.kernels import Kernel
+from kinfed.embedding import Kernel
 from kinfed.validation import one_of
 from kinfed.weights.active_set import active_set
-from kinfed.weights.exponential_gradient import exponential_gradient
-from kinfed.weights.geometry import Geometry, explicit_geometry, kernel_geometry
+from kinfed.weights.geometry import Geometry, explicit_geometry
+from kinfed.weights.kernel_geometry import kernel_geometry
+from kinfed.weights.mirror_descent import entropic_minimum, exponential_gradient
 from kinfed.weights.objective import duality_gap, q_aggregation_problem
 from kinfed.weights.result import Weights, weights_of
 
@@ -38,6 +39,27 @@ def q_aggregation_exact(geometry: Geometry, c_q: float | None = None, c_p: float
     problem = q_aggregation_problem(geometry, c_q, c_p)
     matrix, gap, stop = active_set(problem)
     return weights_of(geometry, "q-aggregation-exact", matrix, problem.value(matrix), gap, stop)
+
+
+def entropic(
+    geometry: Geometry, strength: float = 0.1, c_q: float = 1.0, c_p: float = 0.0, relative_gap: float = 1e-8
+) -> Weights:
+    r"""Minimise :math:`f_t(w) + \tau s_t \mathrm{KL}(w \| p)` with :math:`p_k = n_k / \sum_l n_l`.
+
+    The pull keeps every agent in play with a weight that fades as it grows unlike the target: :math:`\tau \to \infty` gives
+    the grand mean, :math:`\tau \to 0` the exact minimum of :math:`f_t`. The certificate is the gap to the minimum of the
+    linearised problem, which has a closed form.
+
+    Parameters
+    ----------
+    strength : float
+        :math:`\tau`, in units of the target's own error :math:`s_t`.
+    c_q, c_p : float
+        Constants of :math:`f_t`. The pull already guards against chance, so they are smaller than the paper's.
+    relative_gap : float
+        Accuracy: the certified gap, relative to the value of being alone.
+    """
+    return weights_of(geometry, "entropic", *entropic_minimum(geometry, strength, c_q, c_p, relative_gap))
 
 
 def q_aggregation(

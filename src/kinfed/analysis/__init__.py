@@ -1,0 +1,43 @@
+"""What the numbers say: whether collaboration should help, which kind of difference there is, how good models are.
+
+`bounds` and `predicted_gain` are the paper's theory as software: the terms of its bounds, and the gain to expect before any
+training. `shifts` asks whether agents differ in their inputs, their answers, or the answers to equal inputs (see
+docs/diagnosis.md); `diagnosis` records what was found. `scores` and `comparison` measure models agent by agent: agents are
+the unit, a comparison is paired over them, and its interval comes from resampling them. `kinship` arranges agents for the
+eye.
+"""
+
+from kinfed.analysis.bounds import TheoryTerms, theory_terms
+from kinfed.analysis.comparison import (
+    PairedComparison,
+    bootstrap_interval,
+    compare_scores,
+    comparisons,
+    paired_comparison,
+)
+from kinfed.analysis.diagnosis import Diagnosis, ShiftTest
+from kinfed.analysis.predicted_gain import PredictedGain, gain_of, predict_gain_of_points
+from kinfed.analysis.scores import HIGHER_IS_BETTER, METRICS, Scores, score_models, worst_decile
+from kinfed.analysis.shifts import diagnosis_of, shift_tests
+
+__all__ = [
+    "HIGHER_IS_BETTER",
+    "METRICS",
+    "Diagnosis",
+    "PairedComparison",
+    "PredictedGain",
+    "Scores",
+    "ShiftTest",
+    "TheoryTerms",
+    "bootstrap_interval",
+    "compare_scores",
+    "comparisons",
+    "diagnosis_of",
+    "gain_of",
+    "paired_comparison",
+    "predict_gain_of_points",
+    "score_models",
+    "shift_tests",
+    "theory_terms",
+    "worst_decile",
+]

@@ -1,0 +1,276 @@
+r"""The agents of a federation as an algorithm sees them, wherever their rows are.
+
+A rule, a learner, a baseline, calibration and the run itself are written against `Agents`, once. What they need to know of
+the agents' rows they ask: a `Question` has a part that runs where the rows are, a form its answers must have, and a way in
+which answers combine. Moments, derivatives, local training, mean gradients, losses and scores are such questions, and so is
+what a method of somebody else's brings.
+
+Two backends implement `Agents`. Where all rows are here (`kinfed.backends.pooled`) a question may answer for all agents at
+once, vectorised; where every agent is a site (`kinfed.backends.server`) it becomes messages, answers are checked, and
+whoever does not answer is left out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfed.backends.audit import Audit
+from kinfed.backends.wire import KINDS, Arrays, ArraySpec, Message
+from kinfed.data import Preparation
+from kinfed.embedding import Embedding, Scale
+from kinfed.errors import InputError, KinfedError
+from kinfed.federation import Agent, Federation
+from kinfed.registry import Registry
+
+if TYPE_CHECKING:
+    from kinfed.backends.pooled import PooledAgents
+
+Task = Literal["regression", "classification", "unsupervised"]
+
+Places = NDArray[np.int64]
+
+ChooseEmbeddings = Callable[[Scale], tuple[Embedding, ...]]
+"""The ways to compare agents of a scale, the usual one first."""
+
+Found = TypeVar("Found")
+
+
+class QuorumError(KinfedError):
+    """Too few agents answered for the run to go on."""
+
+
+class Fold(NamedTuple):
+    """Which rows agents set aside: those of one fold, in one dealing of all rows to `folds` folds."""
+
+    repeat: int
+    fold: int
+    folds: int
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSpec:
+    """What everybody knows of the rows before training.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The B agents, in order.
+    sizes : array of int of shape (B,)
+        How many rows each of them trains on.
+    dim : int
+        Number of columns of X.
+    classes : array, or None
+        The sorted labels that somebody trains on, for a classification.
+    seed : int
+    task : {"regression", "classification", "unsupervised"}
+        What kind of outcome is learned.
+    embeddings : tuple of Embedding
+        Ways to compare the agents, the usual one first.
+    """
+
+    names: tuple[str, ...]
+    sizes: NDArray[np.int64]
+    dim: int
+    classes: NDArray[Any] | None
+    seed: int
+    task: Task
+    embeddings: tuple[Embedding, ...] = ()
+
+
+class SiteState(MutableMapping[str, NDArray[Any]]):
+    """What an agent keeps for itself from one question of a run to the next: arrays of numbers, by name.
+
+    There is one for all questions and folds of a run. A site that was started anew begins with an empty one. Arrays in it
+    cannot be written to: a new one is put in their place. So a question finds the same state wherever the rows are.
+
+    Attributes
+    ----------
+    changed : bool
+        Whether something was put into it, or taken out.
+    """
+
+    def __init__(self, kept: Arrays | None = None) -> None:
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self.update(kept or {})
+        self.changed = False
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._arrays[name]
+
+    def __setitem__(self, name: str, array: NDArray[Any]) -> None:
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in KINDS:
+            raise InputError(f"an agent keeps arrays of numbers, but {name!r} is {type(array).__name__}; make it an array")
+        self._arrays[name] = array.view()
+        self._arrays[name].flags.writeable = False
+        self.changed = True
+
+    def __delitem__(self, name: str) -> None:
+        del self._arrays[name]
+        self.changed = True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteView:
+    """What the part of a question that runs where the rows are may look at: one agent's rows, and what everybody knows.
+
+    Attributes
+    ----------
+    agent : Agent
+        The rows to train on, as numbers.
+    aside : Agent
+        The rows that the fold sets aside; none without a fold.
+    aside_rows : array of bool
+        Which of all its rows those are.
+    test : Agent, or None
+        Rows to test models on.
+    place : int
+        Where the agent stands among all.
+    spec : TrainingSpec
+    fold : Fold, or None
+    learner : Learner
+        What is trained, as this agent was told; see `kinfed.learners`.
+    state : SiteState
+        What the agent keeps for itself from one question of a run to the next.
+    keep_model : callable, optional
+        Called as ``keep_model(arrays, method, weights)`` where the agent keeps its own model.
+    """
+
+    agent: Agent
+    aside: Agent
+    aside_rows: NDArray[np.bool_]
+    test: Agent | None
+    place: int
+    spec: TrainingSpec
+    fold: Fold | None
+    learner: Any
+    state: SiteState
+    keep_model: Callable[[Arrays, str, Mapping[str, float]], None] | None = None
+
+
+class Question(ABC, Generic[Found]):
+    """Something to ask of agents: a part that runs where the rows are, the form of its answer, and how answers combine.
+
+    The parameters of a question are its fields; `messages` turns them into what each agent is sent, `answer` runs at the
+    agent, which knows the question by its name in `QUESTIONS` and refuses names it does not know.
+
+    Attributes
+    ----------
+    name : str
+        Key of `QUESTIONS`.
+    about_data : bool
+        The answer depends on the rows alone: given once, it serves whenever it is asked for again.
+    asked_once : bool
+        Whoever did not answer when it was first asked has no part in it, however often it is asked for again: what is made
+        of the answers is the same throughout.
+    phase : str
+        What the audit calls it; empty for a question of a training, which the audit counts under what is trained.
+    quorum : float, optional
+        Share of the agents that must answer, in place of that of the run.
+    """
+
+    name: ClassVar[str]
+    about_data: ClassVar[bool] = False
+    asked_once: ClassVar[bool] = False
+    phase: ClassVar[str] = ""
+    quorum: float | None = None
+
+    def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
+        """What each agent is asked, by place; nothing in particular, of everybody, by default."""
+        return dict.fromkeys(range(len(spec.names)), Message())
+
+    @classmethod
+    @abstractmethod
+    def answer(cls, site: SiteView, asked: Message) -> Message:
+        """What one agent answers: a function of its rows, of what it was asked, and of the state it keeps."""
+
+    @abstractmethod
+    def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
+        """The arrays an answer must hold."""
+
+    def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
+        """What else is wrong with an answer whose arrays have the right form, in a few words; None if nothing is."""
+        return None
+
+    @abstractmethod
+    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> Found:
+        """What is found from the answers of those who gave one that can be used, by place and in order."""
+
+    def pooled(self, agents: PooledAgents) -> Found:
+        """The same where all rows are here: agent after agent by default, and all at once where that is faster."""
+        answers = {k: self.answer(agents.site(k), asked) for k, asked in self.messages(agents.spec).items()}
+        return self.combine(agents.spec, answers)
+
+
+class Agents(Protocol):
+    """The agents of a federation, and everything a method may ask of them."""
+
+    @property
+    def spec(self) -> TrainingSpec:
+        """Who they are, and what is known of their rows: names, sizes, columns, classes, ways to compare them, the seed."""
+
+    @property
+    def rows(self) -> Federation | None:
+        """All rows, where they are in one place: for whoever has a faster way with them; None where they are not."""
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """What makes raw rows numbers."""
+
+    @property
+    def audit(self) -> Audit | None:
+        """What crossed, and who missed what; None where nothing crosses."""
+
+    @property
+    def digest(self) -> str:
+        """Differs for different rows, as far as that is known here."""
+
+    def ask(self, question: Question[Found]) -> Found:
+        """Ask, and combine the answers."""
+
+    def without(self, fold: Fold) -> Agents:
+        """The same agents, each without the rows it sets aside."""
+
+    def labelled(self, phase: str) -> Self:
+        """The same agents, whose exchanges the audit counts under this name."""
+
+    def side_by_side(self, jobs: Sequence[Callable[[], None]]) -> Sequence[Callable[[], None]]:
+        """What to call so that all these jobs are done: each, or one that does them together where exchanges are slow."""
+
+    def newcomers(self) -> Mapping[str, Any]:
+        """Agents that came too late to be part of this, by name; each can be `joined`."""
+
+    def joined(self, newcomer: Any) -> Agents:
+        """These agents and one more, the last."""
+
+
+QUESTIONS: Registry[type[Question[Any]] | str] = Registry(
+    "question",
+    {
+        "sketches": "kinfed.backends.sketches:Sketches",
+        "own-weights": "kinfed.weights.weighing:OwnWeights",
+        "base-rows": "kinfed.weights.calibration.bases:BaseRows",
+        "mean-gradients": "kinfed.weights.gradient_rows:MeanGradients",
+        "gradient-rows": "kinfed.weights.gradient_rows:GradientRows",
+        "moments": "kinfed.learners.regression_moments:Moments",
+        "class-counts": "kinfed.learners.derivatives:ClassCounts",
+        "class-moments": "kinfed.learners.derivatives:ClassMoments",
+        "derivatives": "kinfed.learners.derivatives:Derivatives",
+        "local-training": "kinfed.learners.neural.exchange:LocalTraining",
+        "losses": "kinfed.weights.calibration.scores:Losses",
+        "tally": "kinfed.weights.calibration.scores:Tally",
+        "evaluation": "kinfed.methods:Evaluation",
+    },
+)
+"""Every question a site answers, or where it is to be found; one of somebody else's package is added by its entry point."""

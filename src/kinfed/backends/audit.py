@@ -1,0 +1,138 @@
+"""The book of a run: every message that crossed, how large it was, and who missed what."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import pandas
+
+from kinfed.errors import InputError
+from kinfed.markup import card, paragraph, table
+from kinfed.plotting.evaluation import AuditPlots
+
+TO_AGENT, TO_SERVER = "to the agent", "to the server"
+
+
+@dataclass(frozen=True)
+class Absence:
+    """An answer that did not come, or could not be used.
+
+    Attributes
+    ----------
+    agent : str
+    phase : str
+        What it was asked, such as "training 3".
+    reason : str
+    """
+
+    agent: str
+    phase: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"agent {self.agent} missed {self.phase}: {self.reason}"
+
+
+@dataclass(eq=False)
+class Audit:
+    """Counts and writes down everything that crosses between the server and the agents.
+
+    Attributes
+    ----------
+    path : path, or None
+        A file of JSON lines, one for each message; an existing one is continued.
+    absences : list of Absence
+    keep : callable, optional
+        Called with all absences whenever there is a new one.
+    """
+
+    path: Path | None = None
+    absences: list[Absence] = field(default_factory=list)
+    keep: Callable[[list[Absence]], None] | None = None
+    _bytes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    _messages: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    _file: IO[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.path is not None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self.path.open("a", encoding="utf-8")
+            except OSError as error:
+                raise InputError(f"the audit log {self.path} cannot be written: {error.strerror or error}") from None
+
+    def crossed(self, agent: str, phase: str, direction: str, nbytes: int, contents: Sequence[str]) -> None:
+        """Count one message."""
+        # Rounds are counted together, and phases of splits that travel side by side are named once each.
+        kind = ", ".join(dict.fromkeys(one.rstrip("0123456789 ") for one in phase.split(", ")))
+        self._bytes[agent, kind, direction] += nbytes
+        self._messages[agent, kind, direction] += 1
+        self._write({"agent": agent, "phase": phase, "direction": direction, "bytes": nbytes, "arrays": list(contents)})
+
+    def missed(self, absence: Absence) -> None:
+        """Write down who missed what."""
+        self.absences.append(absence)
+        if self.keep is not None:
+            self.keep(self.absences)
+        self._write({"agent": absence.agent, "phase": absence.phase, "missed": absence.reason})
+
+    def note(self, what: str) -> None:
+        """Write down an event of the run itself."""
+        self._write({"event": what})
+
+    @property
+    def traffic(self) -> pandas.DataFrame:
+        """Messages and bytes by agent, phase and direction."""
+        rows = [(*key, self._messages[key], nbytes) for key, nbytes in self._bytes.items()]
+        return pandas.DataFrame(rows, columns=["agent", "phase", "direction", "messages", "bytes"])
+
+    @property
+    def attendance(self) -> pandas.DataFrame:
+        """Who missed what, and why."""
+        return pandas.DataFrame(
+            [(one.agent, one.phase, one.reason) for one in self.absences], columns=["agent", "phase", "reason"]
+        )
+
+    @property
+    def plot(self) -> AuditPlots:
+        """Figures: traffic."""
+        return AuditPlots(self)
+
+    def describe(self) -> list[str]:
+        """What crossed, and who missed what, in sentences."""
+        total = Counter[str]()
+        for (_, _, direction), nbytes in self._bytes.items():
+            total[direction] += nbytes
+        crossed = f"{_size(total[TO_SERVER])} came from the agents, {_size(total[TO_AGENT])} went to them"
+        return [crossed, *map(str, self.absences)]
+
+    def _repr_html_(self) -> str:
+        crossed = self.traffic.groupby(["phase", "direction"], sort=False)[["messages", "bytes"]].sum()
+        return card(
+            "Audit",
+            paragraph(self.describe()[0]),
+            table(crossed.reset_index(1), "What crossed, over all agents"),
+            *([table(self.attendance.set_index("agent"), "Who missed what")] if self.absences else []),
+        )
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, content: dict[str, object]) -> None:
+        if self._file is not None:
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self._file.write(json.dumps({"time": stamp, **content}) + "\n")
+            self._file.flush()
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e5 else f"{nbytes / 1e3:.1f} kB"

@@ -1,0 +1,331 @@
+"""How agents that have never met come to an agreement: who they are, their columns, their scale, one recipe for all.
+
+First what a site answers before there is a spec. It decides itself what it tells of its columns, whatever it is asked: of
+text no more than the counts of a few categories, and numbers are never counted one by one. Then what the server makes of
+the answers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from kinfed.backends.agents import ChooseEmbeddings, Task
+from kinfed.backends.audit import Absence
+from kinfed.backends.spec import (
+    PROTOCOL,
+    FederationSpec,
+    label_settings,
+    learner_text,
+    preparation_settings,
+    read_labels,
+    read_preparation,
+)
+from kinfed.backends.transport import Transport
+from kinfed.backends.wire import ArraySpec, Message, Request, form_fault
+from kinfed.columns import column_kind
+from kinfed.data import ColumnSums, Preparation, TableSummary, summarise
+from kinfed.data.column_encoders import MOST_CATEGORIES, column_of, refuse_numbers_as_categories
+from kinfed.embedding import LabelTarget, OwnScale, common_scale, own_scale
+from kinfed.errors import InputError
+from kinfed.federation import Agent, Federation
+from kinfed.validation import short_text, whole_number
+
+NUMBERS = "fiub"
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTable:
+    """What a site brings to the handshake: its raw rows, what it would train, and where it stands among all."""
+
+    train: Federation
+    test_rows: int
+    place: int
+    learner: Any
+
+
+def describe(own: OwnTable, request: Request) -> Message:
+    """Who is there: name, place, number of rows, columns and what kinds they are."""
+    agent = own.train[0]
+    text = [
+        column
+        for j, column in enumerate(own.train.columns)
+        if not isinstance(agent.X, np.ndarray) and column_kind(column_of(agent.X, j)) != "numeric"
+    ]
+    # At once: a mistyped number would make every agent count the column, value by value.
+    refuse_numbers_as_categories(agent, own.train.columns, frozenset(text))
+    return Message(
+        {
+            "protocol": PROTOCOL,
+            "kinfed": version("kinfed"),
+            "name": agent.name,
+            "place": own.place,
+            "rows": len(agent),
+            "test rows": own.test_rows,
+            "columns": list(own.train.columns),
+            "text columns": text,
+            "target": "none" if agent.y is None else agent.y.dtype.kind,
+            "learner": learner_text(own.learner),
+            "task": own.learner.task,
+        }
+    )
+
+
+def columns(own: OwnTable, request: Request) -> Message:
+    """Counts, means and sums of squares of numeric columns, counts of categories: `kinfed.data.TableSummary`."""
+    names, categorical = tuple(request.settings["columns"]), frozenset(request.settings["categorical"])
+    agent = ordered(own.train, names)
+    refuse_numbers_as_categories(agent, names, categorical)
+    summary = summarise(agent, names, categorical)
+    return Message(
+        {
+            "counts": {column: dict(counts) for column, counts in summary.counts.items()},
+            "crowded": sorted(summary.crowded),
+        },
+        {
+            "missing": summary.missing,
+            "count": summary.sums.count,
+            "mean": summary.sums.mean,
+            "squares": summary.sums.squares,
+        },
+    )
+
+
+def scale(own: OwnTable, request: Request) -> Message:
+    """The median distance between own points, and sums of the target or its classes."""
+    preparation = read_preparation(request.settings["preparation"])
+    labels = own.learner.task == "classification"
+    found = own_scale(preparation.transform(own.train)[0], labels)
+    settings: dict[str, Any] = {"median": None if np.isnan(found.median) else found.median}
+    if isinstance(found.target, np.ndarray):
+        return Message({**settings, "classes": label_settings(found.target)})
+    if found.target is None:
+        return Message(settings)
+    sums = found.target
+    return Message(settings, {"count": sums.count, "mean": sums.mean, "squares": sums.squares})
+
+
+HANDSHAKE: Mapping[str, Callable[[OwnTable, Request], Message]] = {"describe": describe, "columns": columns, "scale": scale}
+"""What a site answers before there is a spec."""
+
+
+def ordered(rows: Federation, columns: tuple[str, ...]) -> Agent:
+    """The rows with their columns in the agreed order; a column that is missing is named."""
+    for column in columns:
+        if column not in rows.columns:
+            raise InputError(f"agent {rows.names[0]} has no column {column!r}; all sites need the same columns")
+    extra = [column for column in rows.columns if column not in columns]
+    if extra:
+        raise InputError(f"agent {rows.names[0]} has a column {extra[0]!r} that others lack; leave it out at every site")
+    position = [rows.columns.index(column) for column in columns]
+    agent = rows[0]
+    X = agent.X.iloc[:, position] if hasattr(agent.X, "iloc") else agent.X[:, position]
+    return replace(agent, X=X)
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What an agent says of itself."""
+
+    name: str
+    place: int
+    rows: int
+    test_rows: int
+    columns: tuple[str, ...]
+    text_columns: frozenset[str]
+    target: str
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any], learner: Any) -> Introduction | str:
+        """The introduction, or why the agent cannot take part."""
+        try:
+            if settings["protocol"] != PROTOCOL:
+                return f"it speaks version {settings['protocol']} of the messages, this server version {PROTOCOL}"
+            if settings["learner"] != learner_text(learner):
+                return f"it would train {settings['learner']}, but this federation trains {learner_text(learner)}"
+            found = cls(
+                name=short_text(settings["name"]),
+                place=whole_number(settings["place"], "place"),
+                rows=whole_number(settings["rows"], "rows"),
+                test_rows=whole_number(settings["test rows"], "test rows"),
+                columns=tuple(short_text(column) for column in settings["columns"]),
+                text_columns=frozenset(short_text(column) for column in settings["text columns"]),
+                target=short_text(settings["target"]),
+            )
+            if len(set(found.columns)) < len(found.columns) or not found.text_columns <= set(found.columns):
+                return "its columns contradict each other"
+        except (KeyError, TypeError, ValueError) as error:
+            return f"its introduction cannot be read ({type(error).__name__}: {error})"
+        if found.rows < 2:
+            return f"it has {found.rows} rows to train on, and two are needed to be compared"
+        return found
+
+
+def introductions(transport: Transport, learner: Any) -> dict[str, Introduction]:
+    """Who is there: agents by name, in order; their addresses are known from now on."""
+    found: dict[str, Introduction] = {}
+    for address, reply in sorted(transport.introduce(transport.strangers(), "introduction").items()):
+        one = Introduction.read(reply.settings, learner)
+        if isinstance(one, Introduction) and one.name in transport.addresses:
+            one = f"an agent of the name {one.name!r} is there already"
+        if isinstance(one, str):
+            transport.refused.add(address)
+            transport.audit.missed(Absence(str(reply.settings.get("name", address)), "introduction", one))
+            continue
+        found[one.name] = one
+        transport.addresses[one.name] = address
+        transport.audit.note(f"agent {one.name} is at {address}")
+    return dict(sorted(found.items(), key=lambda item: (item[1].place, item[0])))
+
+
+def agree_on_spec(
+    transport: Transport,
+    agents: Mapping[str, Introduction],
+    learner: Any,
+    choose: ChooseEmbeddings,
+    standardise: bool,
+    seed: int,
+) -> FederationSpec:
+    """The recipe of all agents that answer."""
+    alike = _alike(transport, agents, learner)
+    columns = next(iter(alike.values())).columns
+    categorical = frozenset().union(*(one.text_columns for one in alike.values()))
+    summaries = _summaries(transport, alike, columns, categorical)
+    preparation = Preparation.from_summaries(columns, summaries, standardise)
+    scales = _scales(transport, {name: alike[name] for name in summaries}, preparation, learner.task)
+    scale = common_scale(len(preparation.columns), list(scales.values()))
+    return FederationSpec(
+        names=tuple(scales),
+        sizes=np.array([alike[name].rows for name in scales], dtype=np.int64),
+        preparation=preparation,
+        embeddings=choose(scale),
+        task=learner.task,
+        learner=learner_text(learner),
+        classes=scale.target.classes if isinstance(scale.target, LabelTarget) else None,
+        seed=seed,
+    )
+
+
+def _alike(transport: Transport, agents: Mapping[str, Introduction], learner: Any) -> dict[str, Introduction]:
+    """The agents with the columns and the kind of target that most have."""
+    if not agents:
+        raise InputError("no agent answered; start the agents first, and see the audit log for those that were refused")
+    by_columns = Counter(frozenset(one.columns) for one in agents.values())
+    usual = by_columns.most_common(1)[0][0]
+    kind = Counter(_target_kind(one) for one in agents.values()).most_common(1)[0][0]
+    if learner.task != "unsupervised" and kind == "no target":
+        raise InputError('the agents have no target to learn; name its column, as target = "..."')
+    if learner.task == "regression" and kind == "text":
+        raise InputError("the target is not a number; for labels use learner 'logistic'")
+    found = {}
+    for name, one in agents.items():
+        wrong = None
+        if frozenset(one.columns) != usual:
+            odd = sorted(usual ^ frozenset(one.columns))
+            wrong = f"its columns differ from those of most agents in {', '.join(odd[:5])}"
+        elif _target_kind(one) != kind:
+            wrong = f"its target is {_target_kind(one)}, that of most agents is {kind}"
+        if wrong is None:
+            found[name] = one
+        else:
+            transport.refused.add(transport.addresses.pop(name))
+            transport.audit.missed(Absence(name, "introduction", wrong))
+    return found
+
+
+def _target_kind(one: Introduction) -> str:
+    return "no target" if one.target == "none" else "numbers" if one.target in NUMBERS else "text"
+
+
+def _summaries(
+    transport: Transport,
+    agents: Mapping[str, Introduction],
+    columns: tuple[str, ...],
+    categorical: frozenset[str],
+) -> dict[str, TableSummary]:
+    d = len(columns)
+    forms = {
+        "missing": ArraySpec((d,), "int64"),
+        "count": ArraySpec((d,), "int64"),
+        "mean": ArraySpec((d,), "float64"),
+        "squares": ArraySpec((d,), "float64"),
+    }
+
+    def check(name: str, reply: Message) -> str | None:
+        wrong = form_fault(reply.arrays, forms)
+        if wrong:
+            return wrong
+        counts, crowded = reply.settings["counts"], frozenset(reply.settings["crowded"])
+        if counts.keys() != categorical or any(len(kinds) > MOST_CATEGORIES for kinds in counts.values()):
+            return "it does not count the columns of categories"
+        if not crowded <= categorical or any(counts[column] for column in crowded):
+            return "it counts a crowded column"
+        whole = {
+            column: sum(whole_number(count, "a count") for count in kinds.values() if isinstance(kinds, dict))
+            for column, kinds in counts.items()
+        }
+        if (reply.arrays["missing"] < 0).any() or (reply.arrays["count"] < 0).any():
+            return "it counts less than nothing"
+        for j, column in enumerate(columns):
+            if column in crowded and 0 <= int(reply.arrays["missing"][j]) <= agents[name].rows:
+                continue  # its values are not counted
+            present = whole[column] if column in whole else int(reply.arrays["count"][j])
+            if present + int(reply.arrays["missing"][j]) != agents[name].rows or present < 0:
+                return f"column {column} does not add up to {agents[name].rows} rows"
+        return "a sum of squares is negative" if (reply.arrays["squares"] < 0).any() else None
+
+    request = Request("columns", {"columns": list(columns), "categorical": sorted(categorical)})
+    replies = transport.ask("columns", dict.fromkeys(agents, request), check)
+    return {
+        name: TableSummary(
+            reply.arrays["missing"],
+            ColumnSums(reply.arrays["count"], reply.arrays["mean"], reply.arrays["squares"]),
+            {column: Counter(kinds) for column, kinds in reply.settings["counts"].items()},
+            frozenset(reply.settings["crowded"]),
+        )
+        for name, reply in replies.items()
+    }
+
+
+def _scales(
+    transport: Transport, agents: Mapping[str, Introduction], preparation: Preparation, task: Task
+) -> dict[str, OwnScale]:
+    def check(name: str, reply: Message) -> str | None:
+        median = reply.settings["median"]
+        if median is not None and (type(median) is not float or not 0 < median < np.inf):
+            return f"its median distance is {median!r}"
+        if task == "classification":
+            labels = reply.settings["classes"]
+            kind = "text" if _target_kind(agents[name]) == "text" else "numbers"
+            if (labels["type"] == "text") != (kind == "text") or len(read_labels(labels)) > agents[name].rows:
+                return "its classes do not fit its target"
+            return form_fault(reply.arrays, {})
+        if _target_kind(agents[name]) != "numbers":
+            return form_fault(reply.arrays, {})
+        forms = {
+            "count": ArraySpec((1,), "int64"),
+            "mean": ArraySpec((1,), "float64"),
+            "squares": ArraySpec((1,), "float64"),
+        }
+        wrong = form_fault(reply.arrays, forms)
+        if wrong is None and (reply.arrays["count"][0] != agents[name].rows or reply.arrays["squares"][0] < 0):
+            return "the sums of its target do not add up"
+        return wrong
+
+    request = Request("scale", {"preparation": preparation_settings(preparation)})
+    replies = transport.ask("scale", dict.fromkeys(agents, request), check)
+    return {name: _own_scale(reply) for name, reply in replies.items()}
+
+
+def _own_scale(reply: Message) -> OwnScale:
+    median = float("nan") if reply.settings["median"] is None else float(reply.settings["median"])
+    if "classes" in reply.settings:
+        return OwnScale(median, read_labels(reply.settings["classes"]))
+    if not reply.arrays:
+        return OwnScale(median, None)
+    return OwnScale(median, ColumnSums(reply.arrays["count"], reply.arrays["mean"], reply.arrays["squares"]))

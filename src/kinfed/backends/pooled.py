@@ -1,0 +1,169 @@
+"""All rows here: the fastest way, for one machine and for studies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfed.backends.agents import ChooseEmbeddings, Fold, Question, SiteState, SiteView, Task, TrainingSpec
+from kinfed.columns import classes_of
+from kinfed.data import Preparation
+from kinfed.embedding import Embedding, common_scale, own_scale
+from kinfed.federation import Agent, Federation
+from kinfed.splitting import deal_rows
+from kinfed.validation import FloatArray
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, eq=False)
+class PooledAgents:
+    """The agents of a federation whose rows are all here; see `kinfed.backends.agents.Agents`.
+
+    Attributes
+    ----------
+    whole : Federation
+        Numeric training data, columns standardised.
+    task : {"regression", "classification", "unsupervised"}
+    seed : int
+        Of folds, learners and projections.
+    embeddings : tuple of Embedding
+    learner : Learner, optional
+        What sites would be told to train; questions that train models need it.
+    test : Federation, optional
+        Prepared test data of the same agents.
+    fold : Fold, optional
+        The rows that are set aside.
+    preparation : Preparation, optional
+        What made the rows numbers.
+    """
+
+    whole: Federation
+    task: Task
+    seed: int = 0
+    embeddings: tuple[Embedding, ...] = ()
+    learner: Any = None
+    test: Federation | None = None
+    fold: Fold | None = None
+    preparation: Preparation | None = None
+    _states: dict[int, SiteState] = field(default_factory=dict, repr=False)
+    _points: dict[int, list[FloatArray]] = field(default_factory=dict, repr=False)
+
+    audit = None
+
+    @classmethod
+    def prepared(
+        cls,
+        train: Federation,
+        test: Federation | None,
+        learner: Any,
+        choose: ChooseEmbeddings,
+        *,
+        standardise: bool = True,
+        seed: int = 0,
+    ) -> PooledAgents:
+        """The agents of a federation that lies here: raw tables become numbers, and the ways to compare them are chosen.
+
+        Parameters
+        ----------
+        train, test : Federation
+            Raw or numeric.
+        learner : Learner
+        choose : callable
+            The ways to compare agents, from their scale.
+        standardise : bool
+        seed : int
+        """
+        preparation = Preparation.fit(train, standardise=standardise)
+        rows, tested = preparation.transform(train), None if test is None else preparation.transform(test)
+        scale = common_scale(rows.dim, [own_scale(agent, learner.task == "classification") for agent in rows])
+        return cls(rows, learner.task, seed, choose(scale), learner, tested, preparation=preparation)
+
+    @cached_property
+    def kept(self) -> list[NDArray[np.bool_]]:
+        """Which of its rows each agent trains on."""
+        if self.fold is None:
+            return [np.ones(len(agent), dtype=bool) for agent in self.whole]
+        repeat, fold, folds = self.fold
+        return [deal_rows(one.name, len(one), one.y, folds, self.seed, repeat) != fold for one in self.whole]
+
+    @cached_property
+    def rows(self) -> Federation:
+        """The rows to train on."""
+        if self.fold is None:
+            return self.whole
+        agents = tuple(_some(agent, mine) for agent, mine in zip(self.whole, self.kept, strict=True))
+        return Federation(agents, self.whole.columns, target=self.whole.target)
+
+    @cached_property
+    def spec(self) -> TrainingSpec:
+        """Names, sizes, columns and classes of the rows to train on."""
+        rows = self.rows
+        classes = classes_of([agent.y for agent in rows]) if self.task == "classification" else None
+        return TrainingSpec(rows.names, rows.sizes, rows.dim, classes, self.seed, self.task, self.embeddings)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all rows to train on."""
+        return self.rows.digest()
+
+    def ask(self, question: Question[Found]) -> Found:
+        """Let the question look at all rows."""
+        return question.pooled(self)
+
+    def without(self, fold: Fold) -> PooledAgents:
+        """The same agents, each without the rows it sets aside; what they keep for themselves is shared."""
+        return replace(self, fold=fold)
+
+    def joined(self, newcomer: Agent) -> PooledAgents:
+        """These agents and one more, the last."""
+        wider = replace(self.whole, agents=(*self.whole.agents, newcomer), groups=None)
+        return replace(self, whole=wider, test=None, _states={}, _points={})
+
+    def newcomers(self) -> Mapping[str, Agent]:
+        """Nobody comes by itself where rows are given."""
+        return {}
+
+    def labelled(self, phase: str) -> Self:
+        """Nothing crosses here, so that nothing is counted."""
+        return self
+
+    def side_by_side(self, jobs: Sequence[Callable[[], None]]) -> Sequence[Callable[[], None]]:
+        """One after the other."""
+        return jobs
+
+    def site(self, place: int) -> SiteView:
+        """One agent, as it would see itself at a site of its own."""
+        agent, aside = self.whole[place], ~self.kept[place]
+        return SiteView(
+            agent=self.rows[place],
+            aside=_some(agent, aside),
+            aside_rows=aside,
+            test=None if self.test is None else self.test[place],
+            place=place,
+            spec=self.spec,
+            fold=self.fold,
+            learner=self.learner,
+            state=self._states.setdefault(place, SiteState()),
+        )
+
+    def points(self, view: int) -> list[FloatArray]:
+        """Embedded points (n_k, D) of the rows to train on, one array per agent; all rows are embedded once."""
+        if view not in self._points:
+            self._points[view] = [self.embeddings[view](agent) for agent in self.whole]
+        everything = self._points[view]
+        return everything if self.fold is None else [one[mine] for one, mine in zip(everything, self.kept, strict=True)]
+
+    @cached_property
+    def made(self) -> dict[Hashable, Any]:
+        """What questions have made of these rows, to be made once."""
+        return {}
+
+
+def _some(agent: Agent, rows: NDArray[np.bool_]) -> Agent:
+    return Agent(agent.name, agent.X[rows], None if agent.y is None else agent.y[rows])

@@ -1,0 +1,299 @@
+"""Every agent a site: questions become messages, answers are checked, and whoever does not answer is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from kinfed.backends.agents import ChooseEmbeddings, Fold, Question, TrainingSpec
+from kinfed.backends.audit import Absence, Audit
+from kinfed.backends.handshake import Introduction, agree_on_spec, introductions
+from kinfed.backends.request_batching import RequestBatching
+from kinfed.backends.sketches import Sketches
+from kinfed.backends.spec import FederationSpec, digest_of
+from kinfed.backends.transport import AnswerCheck, TimeoutPolicy, Transport, signed_under
+from kinfed.backends.wire import Channel, Message, Request
+from kinfed.checkpoint import Kept, Store
+from kinfed.data import Preparation
+
+Found = TypeVar("Found")
+
+
+@dataclass(eq=False)
+class ServerSession:
+    """What the server holds while sites work under one spec.
+
+    Attributes
+    ----------
+    transport : Transport
+    spec : FederationSpec
+    learner : Learner
+        What the federation trains.
+    store : Store
+        Where answers that depend on rows alone are kept, so that a server that was killed does not ask again.
+    late : dict from name to Introduction
+        Agents that are there without being part of the spec.
+    data : str
+        Tells the rows apart where they are known.
+    """
+
+    transport: Transport
+    spec: FederationSpec
+    learner: Any
+    store: Store
+    late: dict[str, Introduction] = field(default_factory=dict)
+    data: str = ""
+
+    def __post_init__(self) -> None:
+        text = self.spec.to_text()
+        self.digest = digest_of(text)
+        self.transport.spec = self.digest, text
+        self.transport.roster = self.spec.names
+        self.places = {name: k for k, name in enumerate(self.spec.names)}
+        self.asking: Transport | RequestBatching = self.transport
+
+    def agree(self) -> None:
+        """Tell everybody the spec."""
+        request = Request("agree", {"text": self.spec.to_text()})
+        self.transport.ask("agreement", dict.fromkeys(self.spec.names, request), signed_under(self.digest))
+
+
+@dataclass(eq=False)
+class _Known:
+    """What is known of the agents without one fold: shared by all views of it."""
+
+    spec: TrainingSpec
+    answers: dict[str, dict[int, Message]] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+    has_classes: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteAgents:
+    """The agents of a federation, each a site that answers messages; see `kinfed.backends.agents.Agents`.
+
+    Attributes
+    ----------
+    session : ServerSession
+    fold : Fold, optional
+        The rows that sites set aside.
+    phase : str
+        Under which the audit counts the exchanges of a training.
+    """
+
+    session: ServerSession
+    fold: Fold | None = None
+    phase: str = ""
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1), repr=False)
+    _shared: list[_Known] = field(default_factory=list, repr=False)
+
+    rows = None
+
+    @property
+    def _known(self) -> _Known:
+        """What all views of this fold share."""
+        if not self._shared:
+            self._shared.append(_Known(self.session.spec.training(self.fold)))
+        return self._shared[0]
+
+    @property
+    def spec(self) -> TrainingSpec:
+        """Names, sizes, columns and classes of the rows to train on."""
+        known, whole = self._known, self.session.spec.classes
+        if self.fold is not None and whole is not None and not known.has_classes:
+            known.has_classes = True  # by now: the sketches themselves are asked for under all classes
+            left = self.ask(Sketches()).classes
+            if left is not None and len(left) < len(whole):
+                known.spec = replace(known.spec, classes=whole[left])
+        return known.spec
+
+    @property
+    def preparation(self) -> Preparation:
+        """What makes rows numbers at every site."""
+        return self.session.spec.preparation
+
+    @property
+    def audit(self) -> Audit:
+        """What crossed, and who missed what."""
+        return self.session.transport.audit
+
+    @property
+    def digest(self) -> str:
+        """Of the spec and, where they are known, of the rows."""
+        return f"{self.session.digest} {self.session.data} {self.fold}"
+
+    def ask(self, question: Question[Found]) -> Found:
+        """Ask by messages; answers that depend on the rows alone are asked for once."""
+        asked = question.messages(self.spec)
+        known = self._answered(question.name) if question.about_data else {}
+        missing = {k: message for k, message in asked.items() if k not in known}
+        if missing and not (question.asked_once and question.name in self._known.asked):
+            given = self._exchange(question, missing)
+            self._known.asked.add(question.name)
+            if question.about_data:
+                known |= given
+                self._keep(question.name, known)
+            else:
+                known = given
+        return question.combine(self.spec, {k: known[k] for k in sorted(asked) if k in known})
+
+    def _exchange(self, question: Question[Any], asked: Mapping[int, Message]) -> dict[int, Message]:
+        session, spec = self.session, self._known.spec
+        common: dict[str, Any] = {"agreement": session.digest}
+        if self.fold is not None:
+            common["fold"] = list(self.fold)
+        everything = session.spec.classes
+        fewer = spec.classes is not None and everything is not None and len(spec.classes) < len(everything)
+        if fewer and not isinstance(question, Sketches):  # which tell what classes there are
+            common["classes"] = np.flatnonzero(np.isin(everything, spec.classes)).tolist()  # type: ignore[arg-type]
+        names = session.spec.names
+        requests = {
+            names[k]: Request(question.name, {**common, "asked": one.settings}, one.arrays) for k, one in asked.items()
+        }
+
+        phase = question.phase or self.phase or question.name
+        if not question.phase and self.phase:
+            phase = f"{self.phase} {next(self._numbers)}"
+        check = AnswerCheck(question, spec, session.digest, asked)
+        found = session.asking.ask(phase, requests, check, question.quorum)
+        return {session.places[name]: Message(one.settings["answer"], one.arrays) for name, one in found.items()}
+
+    def without(self, fold: Fold) -> RemoteAgents:
+        """The same agents, each without the rows it sets aside."""
+        return RemoteAgents(self.session, fold)
+
+    def labelled(self, phase: str) -> Self:
+        """The same agents, whose exchanges the audit counts under this name."""
+        return replace(self, phase=phase, _numbers=count(1))
+
+    def side_by_side(self, jobs: Sequence[Callable[[], None]]) -> Sequence[Callable[[], None]]:
+        """Together: their requests travel as one. Jobs of a job wait their turn."""
+        if isinstance(self.session.asking, RequestBatching):
+            return jobs
+        return [partial(self._together, jobs)]
+
+    def _together(self, jobs: Sequence[Callable[[], None]]) -> None:
+        batching = RequestBatching(self.session.transport)
+        self.session.asking = batching
+        try:
+            batching.run(jobs)
+        finally:
+            self.session.asking = self.session.transport
+
+    def newcomers(self) -> dict[str, Introduction]:
+        """Agents that came late, by name."""
+        session = self.session
+        session.late |= introductions(session.transport, session.learner)
+        return {name: one for name, one in session.late.items() if name not in session.spec.names}
+
+    def joined(self, newcomer: Introduction) -> RemoteAgents:
+        """These agents and one more, the last; nothing that is known of the others is asked for again."""
+        session, spec = self.session, self.session.spec
+        wider = replace(spec, names=(*spec.names, newcomer.name), sizes=np.append(spec.sizes, newcomer.rows))
+        joined = RemoteAgents(ServerSession(session.transport, wider, session.learner, Store(None, {}), {}, session.data))
+        joined._known.answers.update({name: dict(known) for name, known in self._known.answers.items()})
+        return joined
+
+    def _answered(self, question: str) -> dict[int, Message]:
+        """What is known of a question about rows alone: from this run, or from one that was cut off."""
+        known = self._known.answers
+        if question not in known:
+            kept = self.session.store.load(f"answers {question}") if self.fold is None else None
+            known[question] = {} if kept is None else _unpacked(kept)
+        return known[question]
+
+    def _keep(self, question: str, known: Mapping[int, Message]) -> None:
+        if self.fold is None and self.session.store.folder is not None:
+            settings = {str(k): dict(one.settings) for k, one in known.items()}
+            arrays = {f"{k}/{name}": array for k, one in known.items() for name, array in one.arrays.items()}
+            self.session.store.save(f"answers {question}", Kept(settings, arrays))
+
+
+@contextmanager
+def connected(
+    channel: Channel,
+    learner: Any,
+    choose: ChooseEmbeddings,
+    store: Store,
+    *,
+    standardise: bool = True,
+    seed: int = 0,
+    agents: int = 1,
+    timeouts: TimeoutPolicy | None = None,
+    log: Path | None = None,
+    data: str = "",
+) -> Iterator[RemoteAgents]:
+    """The agents behind a channel, once they have agreed on one recipe; the channel is closed when the run is over.
+
+    Parameters
+    ----------
+    channel : Channel
+        The way to the sites.
+    learner : Learner
+        The same as at every site.
+    choose : callable
+        The ways to compare agents, from their scale.
+    store : Store
+        Checkpoint of the run: one that was killed goes on with the recipe it had.
+    standardise : bool
+    seed : int
+    agents : int
+        How many to wait for, as long as a phase may take; then those that are there begin.
+    timeouts : TimeoutPolicy, optional
+    log : path, optional
+        Log of all that crosses.
+    data : str
+        Tells the rows apart where they are known.
+    """
+    audit = Audit()
+    try:
+        audit = _audit(log, store)
+        transport = Transport(channel, timeouts or TimeoutPolicy(), audit)
+        transport.wait_for(agents)
+        there = introductions(transport, learner)
+        kept = store.load("agreement")
+        if kept is None:
+            spec = agree_on_spec(transport, there, learner, choose, standardise, seed)
+            store.save("agreement", Kept({"text": spec.to_text()}))
+        else:
+            spec = FederationSpec.from_text(kept.settings["text"])
+            audit.note("an earlier run is resumed")
+        late = {name: one for name, one in there.items() if name in transport.addresses and name not in spec.names}
+        session = ServerSession(transport, spec, learner, store, late, data)
+        if kept is None:
+            session.agree()
+        yield RemoteAgents(session)
+        audit.note("the run is complete")
+    except BaseException as error:
+        audit.note(f"the run ended early: {error}")
+        raise
+    finally:
+        channel.close()
+        audit.close()
+
+
+def _audit(path: Path | None, store: Store) -> Audit:
+    """The book of the run; who missed what before it was resumed is still known."""
+    kept = store.load("attendance")
+    absences = [] if kept is None else [Absence(*one) for one in kept.settings["absences"]]
+
+    def keep(missed: list[Absence]) -> None:
+        store.save("attendance", Kept({"absences": [[one.agent, one.phase, one.reason] for one in missed]}))
+
+    return Audit(path, absences, keep)
+
+
+def _unpacked(kept: Kept) -> dict[int, Message]:
+    found: dict[int, Message] = {}
+    for place, settings in kept.settings.items():
+        start = f"{place}/"
+        arrays = {name[len(start) :]: array for name, array in kept.arrays.items() if name.startswith(start)}
+        found[int(place)] = Message(settings, arrays)
+    return found

@@ -1,0 +1,296 @@
+r"""A site: one agent's rows, and what it answers. Every channel runs this very code.
+
+What an answer may hold is written with each question and nowhere else: counts, means and sums of columns, the mean of
+random features, a row of weights, moments, parameters and derivatives of models, mean gradients, means and covariances of
+losses, test scores; no rows, no features or losses of single points, no cells in errors. Of few rows an aggregate can be as
+good as the rows, so a site of fewer than its own limit answers nothing.
+
+Notes are arrays a site keeps for itself between two questions of one run: the spec, and the state of questions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfed.backends.agents import QUESTIONS, Fold, Question, SiteState, SiteView, TrainingSpec
+from kinfed.backends.handshake import HANDSHAKE, OwnTable
+from kinfed.backends.redaction import discreet, nameless
+from kinfed.backends.spec import FederationSpec, digest_of, learner_text
+from kinfed.backends.transport import NO_SPEC
+from kinfed.backends.wire import ENVELOPE, Arrays, Failure, Message, Request, arrays_of
+from kinfed.errors import InputError, KinfedError
+from kinfed.federation import Agent, Federation
+from kinfed.files import write_whole
+from kinfed.splitting import deal_rows
+
+Notes = Mapping[str, NDArray[Any]]
+
+MOST_FOLDS = 10
+"""Folds a session keeps at hand; a few of them are worked on side by side."""
+
+_SPEC, _STATE = "agreement", "state/"
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """All an agent works with; nothing of it leaves but by an answer.
+
+    Attributes
+    ----------
+    train : Federation
+        Of this one agent; raw tables are welcome.
+    test : Federation, or None
+        Rows of the same agent, set aside to test models on.
+    place : int
+        Where it stands among the agents; sites of equal places are ordered by name.
+    learner : Learner
+        What will be trained; the same at every site.
+    out : path, optional
+        Folder its own model is written to.
+    least_rows : int
+        With fewer rows to train on it answers nothing: few rows can be computed from aggregates of them.
+    """
+
+    train: Federation
+    test: Federation | None
+    place: int
+    learner: Any
+    out: Path | None = None
+    least_rows: int = 2
+    _sessions: dict[str, SiteSession] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.train) != 1 or (self.test is not None and self.test.names != self.train.names):
+            raise InputError("a site holds the data of one agent, for training and for testing")
+
+    @property
+    def name(self) -> str:
+        """The agent's name."""
+        return self.train.names[0]
+
+    def session(self, text: str) -> SiteSession:
+        """The session under a spec; it is set up once for each."""
+        if text not in self._sessions:
+            self._sessions.clear()  # one spec at a time
+            self._sessions[text] = SiteSession(self, text)
+        return self._sessions[text]
+
+
+class SiteSession:
+    """One agent's prepared rows under a spec."""
+
+    def __init__(self, site: Site, text: str) -> None:
+        self.site, self.text, self.spec = site, text, _read_spec(text)
+        if site.name not in self.spec.names:
+            raise InputError(f"agent {site.name} is not part of this agreement; it joins as a newcomer")
+        if learner_text(site.learner) != self.spec.learner:
+            raise InputError(
+                f"agent {site.name} would train {learner_text(site.learner)}, but the federation trains "
+                f"{self.spec.learner}; use the same learner at every site"
+            )
+        self.place = self.spec.names.index(site.name)
+        if len(site.train[0]) != self.spec.sizes[self.place]:
+            raise InputError(
+                f"agent {site.name} has {len(site.train[0])} rows, but had {self.spec.sizes[self.place]} when it was first "
+                "asked; start the run again after data have changed"
+            )
+        self._views: dict[tuple[Fold | None, tuple[int, ...] | None], SiteView] = {}
+
+    @cached_property
+    def agent(self) -> Agent:
+        """The training rows as numbers."""
+        return self.spec.preparation.transform(self.site.train)[0]
+
+    @cached_property
+    def test(self) -> Agent | None:
+        """The test rows as numbers."""
+        return None if self.site.test is None else self.spec.preparation.transform(self.site.test)[0]
+
+    def view(self, fold: Fold | None, classes: Sequence[int] | None, state: SiteState) -> SiteView:
+        """What a question may look at; `classes` are the places of those that are left in a fold."""
+        key = fold, None if classes is None else tuple(classes)
+        if key not in self._views:
+            if len(self._views) > MOST_FOLDS:
+                self._views.clear()
+            self._views[key] = self._make_view(fold, self.spec.training(fold, classes))
+        return replace(self._views[key], state=state)
+
+    def _make_view(self, fold: Fold | None, training: TrainingSpec) -> SiteView:
+        agent, spec = self.agent, self.spec
+        aside = np.zeros(len(agent), dtype=bool)
+        if fold is not None:
+            aside = deal_rows(agent.name, len(agent), agent.y, fold.folds, spec.seed, fold.repeat) == fold.fold
+        train, held = (
+            Agent(agent.name, agent.X[rows], None if agent.y is None else agent.y[rows]) for rows in (~aside, aside)
+        )
+        return SiteView(
+            agent=train,
+            aside=held,
+            aside_rows=aside,
+            test=self.test,
+            place=self.place,
+            spec=training,
+            fold=fold,
+            learner=self.site.learner,
+            state=SiteState(),
+            keep_model=None if self.site.out is None else self._keep_model,
+        )
+
+    def _keep_model(self, arrays: Arrays, method: str, weights: Mapping[str, float]) -> None:
+        """Write the agent's own model into its folder; files of an earlier run are replaced once the new ones are whole."""
+        folder, named = self.site.out or Path(), dict(arrays)
+        told = json.dumps({"agent": self.site.name, "method": method, "weights": dict(weights)}, indent=1).encode()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / "model.npz", lambda file: np.savez(file, **named))  # type: ignore[arg-type]
+            write_whole(folder / "agreement.json", lambda file: file.write(self.text.encode()))
+            write_whole(folder / "weights.json", lambda file: file.write(told))
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"the model of agent {self.site.name} cannot be written to {folder}: {reason}") from None
+
+
+def answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
+    """Answer a request, or raise an error that the server may hear; the notes are returned as they are to be kept.
+
+    Parameters
+    ----------
+    site : Site
+        The agent's rows.
+    request : Request
+    notes : mapping from name to array
+        What this function returned as notes last time in this run; empty at first.
+    """
+    try:
+        if len(site.train[0]) < site.least_rows:
+            raise InputError(
+                f"this site has fewer than {site.least_rows} rows to train on, too few to answer; "
+                "set least-rows in its node config to change that"
+            )
+        return _answer(site, request, notes)
+    except KinfedError as error:
+        raise discreet(error, (site.name, *site.train.columns), [str(site.out or "")]) from error
+    except Exception as error:
+        raise nameless(error, f"the task {request.task}") from error
+
+
+def _answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
+    if request.task in HANDSHAKE:
+        test_rows = 0 if site.test is None else len(site.test[0])
+        return HANDSHAKE[request.task](OwnTable(site.train, test_rows, site.place, site.learner), request), notes
+    if request.task == "agree":
+        return _agree(site, request)
+    if request.task == ENVELOPE:
+        return _together(site, request, notes)
+    return _answer_question(site, request, notes)
+
+
+def _agree(site: Site, request: Request) -> tuple[Message, Notes]:
+    """Take the spec, if the rows here fit it."""
+    text = str(request.settings["text"])
+    site.session(text)
+    kept = {_SPEC: np.frombuffer(text.encode(), dtype=np.uint8)}
+    return Message({"agreement": digest_of(text)}), kept
+
+
+def _together(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
+    """Answer several requests that came as one, in their order."""
+    told: list[Mapping[str, Any]] = []
+    arrays: dict[str, NDArray[Any]] = {}
+    for number, part in enumerate(request.settings["parts"]):
+        own = Request(part["task"], part["settings"], arrays_of(request.arrays, number))
+        try:
+            reply, notes = _answer(site, own, notes)
+        except KinfedError:
+            raise
+        except Exception as error:
+            raise nameless(error, f"the task {own.task}") from error
+        told.append(reply.settings)
+        arrays |= {f"{number}/{name}": array for name, array in reply.arrays.items()}
+    return Message({"parts": told}, arrays), notes
+
+
+def _answer_question(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
+    """Let a question look at the rows, under the spec."""
+    question = question_named(request.task)
+    settings, text = request.settings, notes[_SPEC].tobytes().decode() if _SPEC in notes else ""
+    if not text or digest_of(text) != settings["agreement"]:
+        raise InputError(NO_SPEC)
+    given = settings.get("fold")
+    state = SiteState({name[len(_STATE) :]: array for name, array in notes.items() if name.startswith(_STATE)})
+    view = site.session(text).view(None if given is None else Fold(*given), settings.get("classes"), state)
+    reply = question.answer(view, Message(settings["asked"], request.arrays))
+    signed = Message({"agreement": settings["agreement"], "answer": dict(reply.settings)}, reply.arrays)
+    kept = {_SPEC: notes[_SPEC], **{_STATE + name: array for name, array in state.items()}}
+    return signed, kept if state.changed else notes
+
+
+def question_named(name: str) -> type[Question[Any]]:
+    """The question of that name; one that is not known here is refused."""
+    try:
+        found = QUESTIONS[name]
+    except InputError:
+        known = "use the same kinfed, and the same extensions, at every site"
+        raise InputError(f"there is no task {name}; {known}") from None
+    if isinstance(found, str):
+        module, _, attribute = found.partition(":")
+        found = QUESTIONS[name] = getattr(import_module(module), attribute)
+    question: Any = found
+    return question
+
+
+@lru_cache(maxsize=2)
+def _read_spec(text: str) -> FederationSpec:
+    """The spec, read once by all sites of a process: it holds the features, and the names of everybody."""
+    return FederationSpec.from_text(text)
+
+
+class InProcess:
+    """A channel to sites of this process, asked one after another; see `kinfed.backends.wire.Channel`.
+
+    Parameters
+    ----------
+    sites : sequence of Site
+    """
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self._sites = {str(number): site for number, site in enumerate(sites)}
+        self._notes: dict[str, Notes] = {address: {} for address in self._sites}
+
+    def reachable(self) -> tuple[str, ...]:
+        """All of them, always."""
+        return tuple(self._sites)
+
+    def ask(self, requests: Mapping[str, Request], seconds: float) -> dict[str, Message | Failure]:
+        """Let every site answer; there is nobody else to wait for, so time is not limited."""
+        answers: dict[str, Message | Failure] = {}
+        for address, request in requests.items():
+            try:
+                answers[address], self._notes[address] = answer(self._sites[address], request, self._notes[address])
+            except KinfedError as error:
+                answers[address] = Failure(str(error))
+            except Exception as error:  # one agent may fail in any way; the others go on
+                answers[address] = Failure(f"{type(error).__name__}: {error}")
+        return answers
+
+    def close(self) -> None:
+        """Forget the notes."""
+        self._notes = {address: {} for address in self._sites}
+
+
+def sites_of(train: Federation, test: Federation | None, learner: Any) -> list[Site]:
+    """One site per agent of a federation that lies here, in its order."""
+
+    def alone(federation: Federation, k: int) -> Federation:
+        return replace(federation.select([k]), groups=None)
+
+    return [Site(alone(train, k), None if test is None else alone(test, k), k, learner) for k in range(len(train))]

@@ -1,0 +1,185 @@
+"""An agent's data, from the configuration of its node.
+
+==============  ======================================================================================================
+node config     meaning
+==============  ======================================================================================================
+data            file of this one agent: a table, LEAF JSON or ``.npz``; in a simulation the run's ``data`` holds all
+name            the agent's name; by default from the agent column, else the file's name
+partition-id    where the agent stands among all, 0 first; agents of equal places are ordered by name
+test            file with rows to test on; by default the run's ``test-size`` of the rows are set aside
+out             folder the agent's own model is written to
+least-rows      with fewer rows to train on the agent answers nothing, 10 unless set; in a simulation 2, since the data are
+                in one place
+==============  ======================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+
+from kinfed.backends.agents import Task
+from kinfed.backends.redaction import discreet, nameless
+from kinfed.backends.site import Site
+from kinfed.data import read_federation
+from kinfed.data.tables import TABLE_SUFFIXES, read_folder, read_one_table, read_table, suffix_of
+from kinfed.deployment.options import MakeLearner, path_or_none, read_settings, site_learner_of
+from kinfed.errors import InputError, KinfedError
+from kinfed.federation import Agent, Federation
+from kinfed.settings import Settings
+
+NODE_OPTIONS = ("data", "name", "partition-id", "num-partitions", "test", "out", "least-rows")
+
+LEAST_ROWS = 10
+"""Rows a site of its own trains on at least, unless its node says otherwise."""
+
+
+def site_from_context(context: Context, make_learner: MakeLearner | None = None) -> Site:
+    """The site of a node; an error is raised as the server may hear it, from the whole one.
+
+    Parameters
+    ----------
+    context : Context
+        With the configurations of the node and of the run.
+    make_learner : callable, optional
+        Called as ``make_learner(name, task)``; by default the learner of that name.
+    """
+    node, run = context.node_config, context.run_config
+    try:
+        return _site(node, read_settings(run), make_learner)
+    except KinfedError as error:
+        asked = [_text(node, "name"), *(_text(run, key) for key in ("target", "agent", "task", "learner"))]
+        paths = [Path(path) for path in (_text(node, "data"), _text(node, "test"), _text(run, "data")) if path]
+        hidden = [text for path in paths for text in (str(path), str(path.expanduser()), path.name)]
+        raise discreet(error, (*node, *run, *asked), hidden) from error
+    except Exception as error:
+        raise nameless(error, "setting up this site") from error
+
+
+def _site(node: Mapping[str, Any], options: Settings, make_learner: MakeLearner | None) -> Site:
+    for key in node:
+        if key not in NODE_OPTIONS:
+            raise InputError(f"there is no option {key!r} in a node's configuration; there are {', '.join(NODE_OPTIONS)}")
+    place = node.get("partition-id", 0)
+    if not isinstance(place, int) or isinstance(place, bool) or place < 0:
+        raise InputError(f"partition-id of a node must be a whole number of at least 0, got {place!r}")
+    name = _text(node, "name")
+    own = path_or_none(_text(node, "data"))
+    rows = _typed(_from_pool(options, place, node) if own is None else read_agent(own, name, options), options.task)
+    train, test = _divided(rows, path_or_none(_text(node, "test")), options)
+    learner = site_learner_of(options, _task(train[0], options), make_learner)
+    least = node.get("least-rows", 2 if own is None else LEAST_ROWS)
+    if not isinstance(least, int) or isinstance(least, bool) or least < 2:
+        raise InputError(f"least-rows of a node must be a whole number of at least 2, got {least!r}")
+    return Site(train, test, place, learner, path_or_none(_text(node, "out")), least)
+
+
+def read_agent(path: Path, name: str, options: Settings) -> Federation:
+    """The federation of one agent in a file of its own.
+
+    Without an agent column the whole file is the agent, named after it. With one there must be one label in it, or `name`
+    must be among them.
+    """
+    read = _read_agent_table(path, options) if suffix_of(path) in TABLE_SUFFIXES else _read(path, options)
+    if len(read) > 1:
+        if not name:
+            raise InputError(f"{path} holds {len(read)} agents; say which is this node's, as name=... in its node config")
+        return _alone(read, read.names.index(read[name].name))
+    return _alone(read, 0, name)
+
+
+def _unused(options: Settings) -> tuple[str, ...]:
+    return tuple(name.strip() for name in options.leave_out.split(",") if name.strip())
+
+
+def _read_agent_table(path: Path, options: Settings) -> Federation:
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; give this node the path of its data, as data=... in its node config")
+    target, unused = options.target or None, _unused(options)
+    if options.agent and options.agent in read_table(path, options.agent).columns:
+        return read_one_table(path, target, options.agent, unused)
+    return read_folder(path, [path], target, None, unused)
+
+
+def _from_pool(options: Settings, place: int, node: Mapping[str, Any]) -> Federation:
+    if not options.data:
+        raise InputError("this node has no data; name them as data=... in its node config, or in a simulation in the run's")
+    stamp = _stamp(Path(options.data).expanduser())
+    pool = _pool(options.data, options.target, options.agent, _unused(options), stamp)
+    expected = node.get("num-partitions", len(pool))
+    if expected != len(pool):
+        raise InputError(
+            f"{options.data} holds {len(pool)} agents, but there are {expected} nodes; start as many as agents"
+        )
+    if place >= len(pool):
+        raise InputError(f"there is no agent {place} in {options.data}, which holds {len(pool)}, 0 to {len(pool) - 1}")
+    return _alone(pool, place)
+
+
+# A process of a simulation stands for many nodes; all of them read the same files.
+@lru_cache(maxsize=1)
+def _pool(data: str, target: str, agent: str, unused: tuple[str, ...], stamp: tuple[tuple[str, int], ...]) -> Federation:
+    return read_federation(Path(data), target=target or None, agent=agent or None, leave_out=unused)
+
+
+def _stamp(path: Path) -> tuple[tuple[str, int], ...]:
+    """What changes when the data do."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
+    return tuple((str(file), file.stat().st_mtime_ns) for file in files)
+
+
+def _read(path: Path, options: Settings) -> Federation:
+    return read_federation(path, target=options.target or None, agent=options.agent or None, leave_out=_unused(options))
+
+
+def _divided(rows: Federation, test_path: Path | None, options: Settings) -> tuple[Federation, Federation | None]:
+    if test_path is not None:
+        test = _typed(read_agent(test_path, rows.names[0], options), options.task)
+        if set(test.columns) != set(rows.columns):
+            odd = sorted(set(test.columns) ^ set(rows.columns))
+            raise InputError(f"{test_path} and the training data of agent {rows.names[0]} differ in column {odd[0]!r}")
+        return rows, test
+    if options.test_size == 0:
+        return rows, None
+    return rows.split(options.test_size, options.seed)
+
+
+def _typed(rows: Federation, task: str) -> Federation:
+    """The target as the task says: a site that by chance holds whole numbers only has numbers all the same."""
+    agent = rows[0]
+    if task == "auto" or agent.y is None:
+        return rows
+    y = agent.y
+    if task == "regression":
+        if y.dtype.kind not in "fiub":
+            raise InputError(f"the target of agent {agent.name} is not a number, but the task is regression")
+        y = y.astype(np.float64)
+    elif y.dtype.kind == "f":
+        if not np.array_equal(y, np.round(y)):
+            raise InputError(f"the target of agent {agent.name} has decimals, but the task is classification")
+        y = y.astype(np.int64)
+    return replace(rows, agents=(replace(agent, y=y),))
+
+
+def _task(agent: Agent, options: Settings) -> Task:
+    if agent.y is None:
+        return "unsupervised"
+    if options.task == "regression" or (options.task == "auto" and agent.y.dtype.kind == "f"):
+        return "regression"
+    return "classification"
+
+
+def _alone(federation: Federation, k: int, name: str = "") -> Federation:
+    agent = federation[k]
+    return replace(federation, agents=(replace(agent, name=name or agent.name),), groups=None)
+
+
+def _text(config: Mapping[str, Any], key: str) -> str:
+    # A name such as 007 or 12 is read as a number by Flower unless it is quoted.
+    return str(config.get(key, ""))

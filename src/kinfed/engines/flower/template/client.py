@@ -1,8 +1,0 @@
-"""What every site runs. Its data are named in the configuration of its node and never leave it."""
-
-from kinfed.engines.flower.client_app import client_app
-from kinfed.engines.flower.site import site_from_context
-
-from .learner import make_learner
-
-app = client_app(lambda context: site_from_context(context, make_learner))

@@ -1,8 +1,0 @@
-"""What the server runs: it asks the sites, and writes what they found into the folder `out` of the run's configuration."""
-
-from kinfed.engines.flower.coordination import run_federation
-from kinfed.engines.flower.server_app import server_app
-
-from .learner import make_learner
-
-app = server_app(lambda channel, run_config: run_federation(channel, run_config, make_learner))

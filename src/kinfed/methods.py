@@ -1,0 +1,289 @@
+"""Methods: whole ways to personal models, written once against `Agents`; and how their models are tested."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfed.analysis import METRICS, Scores, score_models
+from kinfed.backends.agents import Agents, ChooseEmbeddings, Places, Question, SiteView, TrainingSpec
+from kinfed.backends.pooled import PooledAgents
+from kinfed.backends.wire import Arrays, ArraySpec, Message, arrays_of
+from kinfed.checkpoint import Kept
+from kinfed.embedding import chosen_embeddings
+from kinfed.errors import InputError
+from kinfed.federation import Federation
+from kinfed.learners.base import USUAL_PLAN, Learner, Models, fit_planned, site_learner
+from kinfed.progress import Progress
+from kinfed.registry import Registry
+from kinfed.settings import Settings
+from kinfed.validation import Array, whole_number
+from kinfed.weights import RULES, Weights
+from kinfed.weights.weighing import weigh_agents
+
+
+@dataclass(frozen=True, eq=False)
+class MethodContext:
+    """What a method is given.
+
+    Attributes
+    ----------
+    agents : Agents
+        Whom it asks; the seed is theirs.
+    learner : Learner
+    rule : str
+        How agents are weighed, for methods that weigh.
+    options : mapping
+        Of the rule; group labels are in the agents' order.
+    progress : callable, optional
+    checkpoint : path, optional
+        A folder of its own: what takes long is kept there.
+    """
+
+    agents: Agents
+    learner: Learner
+    rule: str = "calibrated"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    progress: Progress | None = None
+    checkpoint: Path | None = None
+
+
+def comparing(settings: Settings) -> ChooseEmbeddings:
+    """How agents are compared, given their scale; in several ways for a rule that chooses among them."""
+    return partial(
+        chosen_embeddings,
+        several="embeddings" in RULES[settings.rule].needs,
+        kernel=settings.kernel,
+        shift=settings.shift,
+        n_features=settings.n_features,
+        sampling=settings.sampling,
+        seed=settings.seed,
+    )
+
+
+def ordered_options(settings: Settings, names: tuple[str, ...]) -> dict[str, Any]:
+    """The rule's options, with group labels, which are given by agent name, in the agents' order."""
+    options, rule = dict(settings.options), settings.rule
+    if "groups" not in RULES[rule].needs:
+        return options
+    groups = options.get("groups")
+    if groups is None:
+        raise InputError(f"rule {rule!r} needs groups; pass groups=... or give the federation groups")
+    for name in names:
+        if name not in groups:
+            raise InputError(f"groups has no label for agent {name}; give one per agent")
+    return {**options, "groups": [groups[name] for name in names]}
+
+
+class Method(ABC):
+    """A whole way to personal models: one model per agent, in their order."""
+
+    def weigh(self, context: MethodContext) -> Weights | None:
+        """Who listens to whom; None for a method without weights."""
+        return None
+
+    @abstractmethod
+    def train(self, context: MethodContext, weights: Weights | None) -> Models:
+        """One model per agent."""
+
+    def pack(self, learner: Learner, models: Models, rows: Places) -> dict[str, NDArray[Any]]:
+        """Models of some agents as arrays, to be sent home."""
+        return site_learner(learner).pack(models, rows)
+
+    def unpack(self, arrays: Arrays, site: SiteView) -> Models:
+        """Models at their agent, which may have to look at its own rows, or at what it kept, to predict."""
+        found: Models = site.learner.unpack(arrays, site.spec)
+        return found
+
+    def keep(self, models: Models, site: SiteView) -> Arrays:
+        """The agent's own model, as it is written into the agent's folder."""
+        return site_learner(site.learner).pack(models, np.array([0]))
+
+    def restore(self, arrays: Arrays, learner: Learner, spec: TrainingSpec) -> Models:
+        """The model that `keep` wrote."""
+        return site_learner(learner).unpack(arrays, spec)
+
+    @property
+    def needs_site(self) -> bool:
+        """Whether models predict at their agent only, who has a part of them."""
+        return type(self).unpack is not Method.unpack
+
+
+class Weighted(Method):
+    """The paper's way: a rule's weights, then the weighted risk."""
+
+    def weigh(self, context: MethodContext) -> Weights:
+        """By the rule that was asked for."""
+        return weigh_agents(context.agents, context.rule, context.learner, context.options, progress=context.progress)
+
+    def train(self, context: MethodContext, weights: Weights | None) -> Models:
+        """On these weights, as calibration planned where it did."""
+        if weights is None:
+            raise AssertionError("the weighted method trains on weights")
+        return _fit(context, weights.matrix, weights)
+
+
+class Local(Method):
+    """Every agent alone."""
+
+    def train(self, context: MethodContext, weights: Weights | None) -> Models:
+        """On the own rows of each."""
+        return _fit(context, np.eye(len(context.agents.spec.names)))
+
+
+class GrandMean(Method):
+    """One common model, agents weighted by their size."""
+
+    def train(self, context: MethodContext, weights: Weights | None) -> Models:
+        """On everybody's rows."""
+        sizes = context.agents.spec.sizes
+        shares = sizes / sizes.sum()
+        return _fit(context, np.tile(shares, (len(shares), 1)))
+
+
+def _fit(context: MethodContext, matrix: Array, weights: Weights | None = None) -> Models:
+    return fit_planned(
+        context.learner,
+        context.agents.labelled("training"),
+        matrix,
+        USUAL_PLAN if weights is None else weights.plan,
+        targets=np.arange(len(matrix)),
+        progress=context.progress,
+        checkpoint=context.checkpoint,
+    )
+
+
+METHODS: Registry[Method] = Registry("method", {"weighted": Weighted(), "local": Local(), "grand-mean": GrandMean()})
+"""Methods by name, read whenever one is asked for."""
+
+BASELINES = ("local", "grand-mean")
+"""The methods every result is compared with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation(Question[dict[str, Scores]]):
+    """Every agent tests its own models at home, and keeps the personal one.
+
+    Attributes
+    ----------
+    learner : Learner
+    models : mapping from what a result calls them to the name of their method, and Models, one per target
+        The agents' own come last.
+    targets : array of shape (T,)
+    weights : array of shape (T, B), optional
+        Whom the own models listen to, told to the agents.
+    quorum : float, optional
+    """
+
+    learner: Learner
+    models: Mapping[str, tuple[str, Models]]
+    targets: Places
+    weights: Array | None = None
+    quorum: float | None = None
+
+    name = "evaluation"
+    phase = "evaluation"
+
+    def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
+        """To every target its models."""
+        names, asked = spec.names, {}
+        for row, t in enumerate(self.targets.tolist()):
+            told = (
+                {}
+                if self.weights is None
+                else {names[k]: float(self.weights[row, k]) for k in np.flatnonzero(self.weights[row] > 0)}
+            )
+            arrays = {
+                f"{place}/{name}": array
+                for place, (method, models) in enumerate(self.models.values())
+                for name, array in METHODS[method].pack(self.learner, models, np.array([row])).items()
+            }
+            asked[t] = Message({"methods": [method for method, _ in self.models.values()], "weights": told}, arrays)
+        return asked
+
+    @classmethod
+    def answer(cls, site: SiteView, asked: Message) -> Message:
+        """Scores on own test rows; the last model is the agent's own, and is kept if it keeps models."""
+        methods, metrics = asked.settings["methods"], METRICS[site.spec.task]
+        values = np.full((len(methods), len(metrics)), np.nan)
+        for place, method in enumerate(methods):
+            models = METHODS[method].unpack(arrays_of(asked.arrays, place), site)
+            if site.test is not None:
+                scored = score_models(models, _alone(site), site.spec.task)
+                values[place] = [scored[metric][0] for metric in metrics]
+        if site.keep_model is not None:
+            site.keep_model(METHODS[method].keep(models, site), method, asked.settings["weights"])
+        return Message({"rows": 0 if site.test is None else len(site.test)}, {"values": values})
+
+    def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
+        """A number for each model and metric."""
+        return {"values": ArraySpec((len(self.models), len(METRICS[spec.task])), gaps=True)}
+
+    def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
+        """The number of test rows is one."""
+        whole_number(answer.settings["rows"], "the number of test rows")
+        return None
+
+    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> dict[str, Scores]:
+        """The scores of every method; none where nobody has test rows."""
+        metrics, names = METRICS[spec.task], tuple(spec.names[t] for t in self.targets)
+        values = np.full((len(self.targets), len(self.models), len(metrics)), np.nan)
+        sizes = np.zeros(len(self.targets), dtype=np.int64)
+        for row, t in enumerate(self.targets.tolist()):
+            if t in answers:
+                values[row], sizes[row] = answers[t].arrays["values"], answers[t].settings["rows"]
+        if not sizes.any():
+            return {}
+        return {
+            name: Scores(
+                spec.task,
+                names,
+                sizes,
+                {metric: np.ascontiguousarray(values[:, place, j]) for j, metric in enumerate(metrics)},
+            )
+            for place, name in enumerate(self.models)
+        }
+
+    def pooled(self, agents: PooledAgents) -> dict[str, Scores]:
+        """The same without packing models, unless a method has its own way to predict at an agent."""
+        if agents.test is None:
+            return {}
+        if any(METHODS[method].needs_site for method, _ in self.models.values()):
+            return super().pooled(agents)
+        return {
+            name: score_models(models, agents.test, agents.task, self.targets) for name, (_, models) in self.models.items()
+        }
+
+
+def scores_content(scored: Mapping[str, Scores]) -> Kept:
+    """Scores of every method as values that fit into JSON, and arrays."""
+    told = {name: {"task": one.task, "names": list(one.names), "metrics": list(one.values)} for name, one in scored.items()}
+    arrays: dict[str, NDArray[Any]] = {f"{name}/sizes": one.sizes for name, one in scored.items()}
+    for name, one in scored.items():
+        arrays |= {f"{name}/{metric}": values for metric, values in one.values.items()}
+    return Kept({"methods": told}, arrays)
+
+
+def read_scores(kept: Kept) -> dict[str, Scores]:
+    """Read what `scores_content` wrote."""
+    return {
+        name: Scores(
+            one["task"],
+            tuple(one["names"]),
+            kept.arrays[f"{name}/sizes"],
+            {metric: kept.arrays[f"{name}/{metric}"] for metric in one["metrics"]},
+        )
+        for name, one in kept.settings["methods"].items()
+    }
+
+
+def _alone(site: SiteView) -> Federation:
+    assert site.test is not None
+    return Federation((site.test,), tuple(f"x{place}" for place in range(site.spec.dim)))

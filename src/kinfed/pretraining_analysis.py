@@ -1,0 +1,240 @@
+"""What can be told before any training: whose data would help each agent, how agents differ, and what joining is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from kinfed.analysis import Diagnosis, PredictedGain, diagnosis_of, gain_of
+from kinfed.backends.pooled import PooledAgents
+from kinfed.data import Preparation
+from kinfed.embedding import Kernel
+from kinfed.errors import InputError
+from kinfed.federation import Federation
+from kinfed.learners import Learner
+from kinfed.learners.base import learner_for
+from kinfed.learners.inputs import check_outcome
+from kinfed.methods import METHODS, comparing, ordered_options
+from kinfed.progress import Progress
+from kinfed.result import Weighting
+from kinfed.run import grouped, method_context, pooled_agents, rule_options
+from kinfed.settings import Settings
+from kinfed.weights import RULES, Weights
+
+
+def collaboration_weights(
+    train: Federation,
+    rule: str = "calibrated",
+    kernel: Kernel | str = "auto",
+    learner: str | Learner | Any = "ridge",
+    seed: int = 0,
+    *,
+    shift: str = "auto",
+    n_features: int = 500,
+    sampling: str = "iid",
+    groups: ArrayLike | None = None,
+    options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Weights:
+    """Whose data would help each agent, and how much.
+
+    Parameters
+    ----------
+    train : Federation
+        Training data; raw tables are prepared first (see `kinfed.Preparation`).
+    rule : str
+        A key of `kinfed.RULES`.
+    kernel, shift, n_features, sampling, seed
+        How agents are compared; see `kinfed.choose_embedding`.
+    learner : str, Learner or scikit-learn estimator
+        What will be trained: rules that judge models train it, others only need to know if the target is a class.
+    groups : sequence, optional
+        A label per agent for rules that need it; by default those of the federation.
+    options : mapping, optional
+        Options of the rule, such as ``{"steps": 300}``.
+    progress : callable, optional
+        Called as ``progress(what, done, total)`` while long work goes on.
+
+    Returns
+    -------
+    Weights
+
+    Examples
+    --------
+    >>> import kinfed
+    >>> train = kinfed.concept_shift(n_agents=12, n=20, dim=3, spread=0.0, seed=0).train
+    >>> weights = kinfed.collaboration_weights(train)
+    >>> weights.matrix.shape
+    (12, 12)
+    """
+    return weighting(
+        train,
+        rule,
+        kernel,
+        learner,
+        seed,
+        shift=shift,
+        n_features=n_features,
+        sampling=sampling,
+        groups=groups,
+        options=options,
+        progress=progress,
+    ).weights
+
+
+def weighting(
+    train: Federation,
+    rule: str = "calibrated",
+    kernel: Kernel | str = "auto",
+    learner: str | Learner | Any = "ridge",
+    seed: int = 0,
+    *,
+    shift: str = "auto",
+    n_features: int = 500,
+    sampling: str = "iid",
+    groups: ArrayLike | None = None,
+    options: Mapping[str, Any] | None = None,
+    standardise: bool = True,
+    progress: Progress | None = None,
+) -> Weighting:
+    """Whose data would help each agent, with everything that was found on the way.
+
+    Parameters
+    ----------
+    train, rule, kernel, learner, seed, shift, n_features, sampling, groups, options, progress
+        As in `collaboration_weights`.
+    standardise : bool
+        Give every column mean 0 and variance 1 over the training data of all agents.
+
+    Returns
+    -------
+    Weighting
+    """
+    chosen, train = learner_for(train[0].y, learner), grouped(train, groups)
+    check_outcome(train, chosen.task)
+    if RULES[rule].trains and chosen.task != "unsupervised" and not train.has_target:
+        raise InputError(f"rule {rule!r} judges models, and there is no target to learn; use rule 'q-aggregation'")
+    settings = Settings(
+        rule=rule,
+        options=rule_options(rule, options, train),
+        kernel=kernel,
+        shift=shift,
+        n_features=n_features,
+        sampling=sampling,
+        standardise=standardise,
+        seed=seed,
+    )
+    agents = pooled_agents(train, None, chosen, settings)
+    weights = METHODS["weighted"].weigh(method_context(agents, chosen, settings, progress))
+    return Weighting(weights, chosen, agents, settings)
+
+
+def diagnose(
+    train: Federation,
+    learner: str | Learner | Any = "ridge",
+    seed: int = 0,
+    *,
+    level: float = 0.05,
+    permutations: int = 499,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Which kind of difference there is between agents: in the inputs, the answers, or the answers to equal inputs.
+
+    Parameters
+    ----------
+    train : Federation
+        Training data; raw tables are prepared first (see `kinfed.Preparation`).
+    learner : str, Learner or scikit-learn estimator
+        Tells whether the target is a number or a class; nothing is trained with it.
+    seed : int
+        Of features, folds and permutations.
+    level : float
+        The chance of a false alarm that each test accepts, on its own.
+    permutations : int
+        The smallest p-value is 1 / (permutations + 1).
+    progress : callable, optional
+        Called as ``progress(what, done, total)``.
+
+    Returns
+    -------
+    Diagnosis
+
+    Examples
+    --------
+    >>> import kinfed
+    >>> train = kinfed.covariate_shift(sizes=(4, 4, 4), n=30, seed=0).train
+    >>> {test.name: test.differs for test in kinfed.diagnose(train).tests}
+    {'covariate': True, 'label': True, 'concept': False}
+    """
+    task = learner_for(train[0].y, learner).task
+    check_outcome(train, task)
+    prepared = Preparation.fit(train).transform(train)
+    return diagnosis_of(prepared, task, seed, level=level, permutations=permutations, progress=progress)
+
+
+def predict_gain(
+    train: Federation,
+    rule: str = "q-aggregation",
+    kernel: Kernel | str = "auto",
+    learner: str | Learner | Any = "ridge",
+    seed: int = 0,
+    *,
+    shift: str = "auto",
+    n_features: int = 500,
+    sampling: str = "iid",
+    groups: ArrayLike | None = None,
+    options: Mapping[str, Any] | None = None,
+    constant: float = 1.0,
+    folds: int = 10,
+    level: float = 0.95,
+    progress: Progress | None = None,
+) -> PredictedGain:
+    """What collaborating would save each agent, before any training, with an honest uncertainty.
+
+    The saving is in the squared error of the agent's mean embedding, measured on points the weights have not seen; beside
+    it stand the terms of the paper's bound. It is not yet the test error of a model (see `PredictedGain`).
+
+    Parameters
+    ----------
+    train, rule, kernel, learner, seed, shift, n_features, sampling, groups, options
+        As in `collaboration_weights`.
+    constant : float
+        C, the unknown absolute constant of the bound.
+    folds : int
+        K: every agent sets aside one K-th of its points at a time.
+    level : float
+        Confidence of the intervals.
+    progress : callable, optional
+        Called as ``progress(what, done, total)``.
+
+    Returns
+    -------
+    PredictedGain
+
+    Examples
+    --------
+    >>> import kinfed
+    >>> train = kinfed.concept_shift(n_agents=12, n=20, dim=3, spread=0.0, seed=0).train
+    >>> predicted = kinfed.predict_gain(train)
+    >>> predicted.mean_gain > 0.1
+    True
+    """
+    chosen = learner_for(train[0].y, learner)
+    check_outcome(train, chosen.task)
+    if RULES[rule].trains:
+        raise InputError(f"rule {rule!r} is judged by models, not by embeddings; see the scores in weights.calibration")
+    train = grouped(train, groups)
+    settings = Settings(
+        rule=rule,
+        options=rule_options(rule, options, train),
+        kernel=kernel,
+        shift=shift,
+        n_features=n_features,
+        sampling=sampling,
+        seed=seed,
+    )
+    agents = PooledAgents.prepared(train, None, chosen, comparing(settings), seed=seed)
+    told = ordered_options(settings, train.names)
+    return gain_of(agents, rule, told, constant=constant, folds=folds, level=level, progress=progress)

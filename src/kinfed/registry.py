@@ -1,0 +1,35 @@
+"""Names of things people choose by name; a new one is one line, or an entry point of somebody else's package."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from kinfed.errors import InputError
+
+ENTRY_POINTS = "kinfed"
+"""Group of entry points: modules that installed packages name there are imported when an unknown name is asked for."""
+
+Value = TypeVar("Value")
+
+
+class Registry(dict[str, Value]):
+    """Values by name. A name that is not there is looked for once more after installed packages have registered theirs."""
+
+    def __init__(self, what: str, values: dict[str, Value] | None = None) -> None:
+        super().__init__(values or {})
+        self.what = what
+
+    def __missing__(self, name: Any) -> Value:
+        for point in entry_points(group=ENTRY_POINTS):
+            point.load()
+        if name not in self:
+            raise UnknownNameError(f"{self.what} {name!r} is not known; choose one of {', '.join(self)}")
+        return self[name]
+
+
+class UnknownNameError(InputError, KeyError):
+    """A name that nothing is registered under."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would show its message in quotes

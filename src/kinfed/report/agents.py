@@ -1,0 +1,240 @@
+"""Every agent: a table to search, and a section of its own; and how agents differ.
+
+They may differ in their inputs, in their target, or in how the one depends on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kinfed.markup import escape
+from kinfed.report.context import NOT_JUDGED, ReportContext
+from kinfed.report.elements import Cell, Column, Html, Section, agent_link, facts, joined, paragraph, sentences, table, text
+from kinfed.report.text import (
+    BASELINE_NAMES,
+    NOTHING,
+    count,
+    counted,
+    figures,
+    number,
+    percent,
+    probability,
+    sentence,
+    times,
+    weight,
+)
+from kinfed.validation import Array
+
+_COLLABORATORS = 10
+_UNFOLDED_UP_TO = 20  # agents; the sections of more would part the page in two
+
+_SHIFTS = {"covariate": "inputs", "label": "target", "concept": "target given inputs"}
+_SIZES = {
+    "covariate": "of the variance of the inputs lies between agents",
+    "label": "of the variance of the target lies between agents",
+    "concept": "of the variance of the target that the inputs leave open is explained by an agent's own function of them",
+}
+
+
+def agents_one_by_one(context: ReportContext) -> Section:
+    """The section of the agents."""
+    tests = _own_tests(context)
+    unfolded = " open" if len(context.names) <= _UNFOLDED_UP_TO else ""
+    return Section(
+        "agents",
+        "Agents",
+        joined(
+            paragraph(_how_to_read(context)),
+            _filter(context),
+            _overview(context),
+            "<h3>One by one</h3>",
+            paragraph("Every agent has a section: open the one you want, or follow any link with its name.", "muted"),
+            f'<details class="chapters"{unfolded}><summary>{counted(len(context.names), "agent")}</summary>',
+            *(_chapter(context, tests, agent) for agent in range(len(context.names))),
+            "</details>",
+        ),
+    )
+
+
+def _how_to_read(context: ReportContext) -> str:
+    found = context.prediction
+    told = [
+        "Learns as if from: how many rows of its own would give an average as steady as the weighted one has "
+        "(the effective sample size, 1 / Σ w²/n); gained: that, as a multiple of the agent's own rows."
+    ]
+    if found.meaning:
+        told += [
+            f"Predicted gain: what learning with kin saves {found.meaning}; ± is {found.uncertainty}.",
+            f"Advice: join or stay local where it is farther from zero than {found.threshold}.",
+        ]
+    if context.measure is not None:
+        told.append(f"Measured gain: {context.measure.unit}, on test rows. A plus is always good.")
+    return " ".join(told)
+
+
+def _filter(context: ReportContext) -> Html:
+    words = "".join(
+        f"<option>{escape(word)}</option>" for word in dict.fromkeys(context.prediction.advice) if word != NOT_JUDGED
+    )
+    select = (
+        f'<label>Advice <select id="filter-advice"><option value="">any</option>{words}</select></label>' if words else ""
+    )
+    return Html(
+        '<div class="filter" role="search" hidden><label>Name <input id="filter-name" type="search" autocomplete="off" '
+        f'spellcheck="false"></label>{select}<p id="filter-count" role="status"></p></div>'
+    )
+
+
+def _overview(context: ReportContext) -> Html:
+    weights, prediction = context.data.weights, context.prediction
+    gained = context.effective / weights.sizes
+    columns = [
+        Column("Agent", "text"),
+        Column("Rows", hint="Rows to learn from, n"),
+        Column("Own weight", hint="Weight on its own data"),
+        Column("Learns as if from", hint="Effective sample size"),
+        Column("Gained", hint="Effective sample size over own rows"),
+    ]
+    if prediction.meaning:
+        columns.append(Column("Predicted gain"))
+    columns += [Column(f"Against {BASELINE_NAMES[baseline]}", hint="Measured gain") for baseline in context.gains]
+    if prediction.meaning:
+        columns.append(Column("Advice", "text"))
+
+    def rows() -> Iterator[list[str | Cell]]:
+        for agent, name in enumerate(context.names):
+            row: list[str | Cell] = [
+                agent_link(agent, name),
+                Cell(count(float(weights.sizes[agent])), float(weights.sizes[agent])),
+                Cell(percent(context.own[agent]), context.own[agent]),
+                Cell(count(context.effective[agent]), context.effective[agent]),
+                Cell(times(gained[agent]), gained[agent]),
+            ]
+            if prediction.meaning:
+                row.append(Cell(prediction.told(agent), prediction.gain[agent]))
+            row += [Cell(_measured(context, gains, agent), gains[agent]) for gains in context.gains.values()]
+            if prediction.meaning:
+                row.append(prediction.advice[agent])
+            yield row
+
+    return table("All agents", columns, rows(), anchor="agents-table")
+
+
+def _measured(context: ReportContext, gains: Array, agent: int) -> str:
+    return NOTHING if context.measure is None else context.measure.told(float(gains[agent]))
+
+
+def _chapter(context: ReportContext, tests: dict[str, Array], agent: int) -> Html:
+    weights, prediction = context.data.weights, context.prediction
+    size, effective = float(weights.sizes[agent]), context.effective[agent]
+    pairs = [
+        ("Rows", count(size)),
+        ("Weight on itself", percent(context.own[agent])),
+        ("Learns as if from", f"{counted(round(effective), 'row')} ({times(effective / size)})"),
+        ("On the map", context.group_name(agent)),
+    ]
+    if prediction.meaning:
+        pairs.append(("Predicted gain", prediction.told(agent)))
+    pairs += [
+        (f"Measured, against {BASELINE_NAMES[baseline]}", _measured(context, gains, agent))
+        for baseline, gains in context.gains.items()
+    ]
+    if weights.calibration is not None:
+        pairs.append(("Its choice", escape(weights.calibration.personal(agent))))
+    pairs += [(words, probability(float(values[agent]))) for words, values in tests.items()]
+    advice, reason = prediction.advice[agent], escape(prediction.reasons[agent])
+    judged = advice != NOT_JUDGED
+    shown = f'<span class="advice {advice.replace(" ", "-")}">{advice}</span>' if judged else ""
+    return joined(
+        f'<details class="agent" id="agent-{agent}"><summary><span class="name">{escape(context.names[agent])}</span> '
+        f"{shown}"
+        f"</summary><p>{f'<strong>{sentence(advice)}</strong> {reason}' if judged else reason}</p>",
+        facts(pairs),
+        _collaborators(context, agent),
+        "</details>",
+    )
+
+
+def _own_tests(context: ReportContext) -> dict[str, Array]:
+    """Whether every agent differs from the others: the p-values of the diagnosis, by what may differ."""
+    diagnosis = context.data.diagnosis
+    if diagnosis is None:
+        return {}
+    own = diagnosis.agents.reindex(list(context.names))
+    return {f"Differs in {words}, p-value": own[shift].to_numpy() for shift, words in _SHIFTS.items() if shift in own}
+
+
+def _collaborators(context: ReportContext, agent: int) -> Html:
+    row, heard, evidence = context.others[agent], context.heard(agent, _COLLABORATORS), context.data.weights.evidence
+    if not heard:
+        return paragraph("It listens to nobody else.")
+    columns = [
+        Column("Listens to", "text"),
+        Column("Weight"),
+        Column("Squared MMD"),
+        Column("Chance up to"),
+        Column("Differs", "text"),
+    ]
+    rows = [
+        [
+            agent_link(k, context.names[k]),
+            weight(row[k]),
+            figures(distance),
+            figures(quantile),
+            NOTHING if not np.isfinite(distance) else "yes" if distance > quantile else "no",
+        ]
+        for k, distance, quantile in zip(
+            heard, evidence.squared_distances[agent, heard], evidence.null_quantiles[agent, heard], strict=True
+        )
+    ]
+    listened = int((row > 0).sum())
+    rest = f", the {len(heard)} heaviest of {count(listened)}" if listened > len(heard) else ""
+    return table(f"Collaborators of {context.names[agent]}{rest}", columns, rows)
+
+
+def how_agents_differ(context: ReportContext) -> Section:
+    """The section of the heterogeneity tests."""
+    diagnosis = context.data.diagnosis
+    reading = paragraph(
+        "How to read it. Covariate shift: agents see different inputs, such as older patients, but the same inputs "
+        "lead to the same outcome; a common model can serve all of them if it is rich enough, and joining helps most "
+        "where inputs overlap. Label shift: outcomes are more frequent at some agents than at others. Concept shift: "
+        "the same inputs lead to different outcomes; then one common model is wrong for somebody, and it matters with "
+        "whom one joins. A small p-value says that there is a difference, the size says how large it is: with many "
+        "rows a difference may be certain and too small to matter.",
+        "muted",
+    )
+    if diagnosis is None:
+        why = "The rows stayed with the agents, so these tests, which look at all rows at once, were not made."
+        return Section("differences", "How agents differ", joined(paragraph(why), reading))
+    words = sentences([sentence(one) for one in diagnosis.describe()] or ["There was nothing to test."])
+    if not diagnosis.tests:
+        return Section("differences", "How agents differ", joined(words, reading))
+    columns = [
+        Column("Kind of difference", "text"),
+        Column("Question", "text"),
+        Column("Statistic"),
+        Column("p\N{NON-BREAKING HYPHEN}value"),
+        Column("Level"),
+        Column("Size", hint="Shares of different variances, corrected for chance"),
+        Column("What the size is", "text"),
+        Column("Verdict", "text"),
+    ]
+    rows = [
+        [
+            text(f"{test.name.capitalize()} shift: {_SHIFTS[test.name]}" if test.name in _SHIFTS else test.name),
+            text(test.question),
+            number(test.statistic),
+            probability(test.p_value),
+            number(diagnosis.level),
+            percent(test.size),
+            text(_SIZES.get(test.name, NOTHING)),
+            f'<span class="verdict {"differs" if test.differs else "alike"}">'
+            f"{'agents differ' if test.differs else 'no difference shown'}</span>",
+        ]
+        for test in diagnosis.tests
+    ]
+    shown = table(f"{counted(len(rows), 'test')} of how agents differ", columns, rows)
+    return Section("differences", "How agents differ", joined(words, shown, reading))

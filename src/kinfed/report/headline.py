@@ -1,0 +1,220 @@
+"""The answer first: what learning with kin is worth, against learning alone and against one common model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinfed.markup import escape
+from kinfed.report.context import MANY_AGENTS, NOT_JUDGED, UNITS, ReportContext, ReportData
+from kinfed.report.elements import Html, Section, error_bar, facts, image, joined, paragraph, text
+from kinfed.report.text import BASELINE_NAMES, SPACE, Change, count, counted, number, percent, times
+from kinfed.weights.calibration.family import JOIN, STAY, UNKNOWN
+
+if TYPE_CHECKING:
+    from kinfed.analysis import PairedComparison, PredictedGain
+    from kinfed.weights.calibration.family import Calibration
+
+_VERDICTS = {
+    "better": "\N{BLACK UP-POINTING TRIANGLE}",
+    "worse": "\N{BLACK DOWN-POINTING TRIANGLE}",
+    "undecided": "\N{BLACK DIAMOND}",
+}
+_KIN = (
+    "Learning with kin means: every agent trains a model of its own, on its own data and on those of agents that "
+    "resemble it, each weighted by how much it helps."
+)
+_SAME = {
+    "learning alone": "every agent has the same model as when it learns alone",
+    "one common model": "every agent has the same model as all others, the common one",
+}
+_DECILE = "Nine in ten agents reach or beat the worst decile."
+
+
+def headline(context: ReportContext) -> Section:
+    """The first section: measured after training, predicted before it."""
+    comparisons = context.data.comparisons
+    told, meaning = (_measured(comparisons), f"{_KIN} {_DECILE}") if comparisons else (_predicted(context), _KIN)
+    return Section("in-short", "In short", joined(told, paragraph(meaning, "muted"), _at_a_glance(context)))
+
+
+def _measured(found: Mapping[str, PairedComparison]) -> Html:
+    lead = " ".join(answer(one, BASELINE_NAMES[key], first=place == 0) for place, (key, one) in enumerate(found.items()))
+    cards = "".join(_card(comparison, BASELINE_NAMES[baseline]) for baseline, comparison in found.items())
+    return joined(f'<p class="lead">{escape(lead)}</p>', f'<div class="cards">{cards}</div>')
+
+
+def answer(comparison: PairedComparison, baseline: str, *, first: bool = True) -> str:
+    """One comparison as a sentence for people; a second one need not name everything again."""
+    if comparison.equal == 1:
+        # A model may be right as often as another one and yet not be the same.
+        same = _SAME[baseline] if comparison.metric != "accuracy" else f"every agent's accuracy is that of {baseline}"
+        return f"{'Learning with kin' if first else 'It'} changes nothing against {baseline}: {same}."
+    change = Change.of(comparison)
+    level = f"{percent(comparison.level, 0)} interval"
+    if comparison.verdict != "undecided":
+        moves = "lowers" if comparison.difference < 0 else "raises"
+        told = f"Learning with kin {moves} the {comparison.metric}" if first else f"It {moves} it"
+        return f"{told} by {change.size(change.value)} against {baseline} ({level} {change.extent})."
+    asked = f"Whether {'learning with kin' if first else 'it'} beats {baseline} is undecided"
+    seen = f"the {comparison.metric} is {change.words(change.value)}".replace("is no change", "is the same")
+    why = (
+        f"the {level}, {change.interval}, leaves both open"
+        if change.has_interval
+        else "one agent is too few for an interval"
+    )
+    return f"{asked}: {seen}, and {why}."
+
+
+def _card(comparison: PairedComparison, baseline: str) -> Html:
+    change = Change.of(comparison)
+    verdict, same = comparison.verdict, comparison.equal == 1
+    interval = change.interval if change.has_interval else "none: there are too few agents"
+    rows = [
+        *([] if same else [(f"{percent(comparison.level, 0)} interval", escape(interval))]),
+        ("Mean over agents", f"{number(comparison.first_mean, 4)} against {number(comparison.second_mean, 4)}"),
+        (
+            "Worst decile",
+            f"{number(comparison.first_worst_decile, 4)} against {number(comparison.second_worst_decile, 4)}",
+        ),
+    ]
+    counts = {name: round(getattr(comparison, name) * comparison.n_agents) for name in ("better", "equal", "worse")}
+    return joined(
+        f'<article class="card"><h3>Against {escape(baseline)}</h3><p class="verdict {verdict}">'
+        f'<span aria-hidden="true">{"=" if same else _VERDICTS[verdict]}</span> {"the same" if same else verdict}</p>',
+        f'<p class="figure">{escape(change.words(change.value))}</p><p class="muted">{escape(comparison.metric)}</p>',
+        _interval(change, comparison) if change.has_interval and not same else "",
+        facts(rows),
+        stacked(counts, "agents"),
+        "</article>",
+    )
+
+
+def stacked(counts: dict[str, int], noun: str) -> Html:
+    """A bar of parts, with their numbers below it."""
+    parts = "".join(
+        f'<span class="{name.replace(" ", "-")}" style="flex-grow:{value}"></span>'
+        for name, value in counts.items()
+        if value
+    )
+    numbers = "".join(
+        f'<li><span class="key {name.replace(" ", "-")}"></span><strong>{count(value)}</strong> {escape(name)} '
+        f'<span class="muted">({percent(value / max(sum(counts.values()), 1), 0)})</span></li>'
+        for name, value in counts.items()
+    )
+    return Html(
+        f'<div class="stack" aria-hidden="true">{parts}</div><ul class="parts" aria-label="Number of '
+        f'{escape(noun)}">{numbers}</ul>'
+    )
+
+
+def _interval(change: Change, comparison: PairedComparison) -> Html:
+    width, height, edge = 320.0, 46.0, 16.0
+    low, high = min(change.low, 0.0, change.value), max(change.high, 0.0, change.value)
+    if high == low:
+        low, high = low - 1.0, high + 1.0
+
+    def x(value: float) -> float:
+        return edge + (width - 2 * edge) * (value - low) / (high - low)
+
+    label = f"Change of the {comparison.metric}: {change.words(change.value)}, interval {change.interval}."
+    anchor = "start" if x(0) < width / 3 else "end" if x(0) > 2 * width / 3 else "middle"
+    drawing = (
+        f'<line class="axis" x1="{edge / 2}" x2="{width - edge / 2}" y1="16" y2="16"/>'
+        f'<line class="zero" x1="{x(0):.1f}" x2="{x(0):.1f}" y1="5" y2="27"/>'
+        f'<text class="label" x="{x(0):.1f}" y="42" text-anchor="{anchor}">no change</text>'
+        + error_bar(x(change.value), x(change.low), x(change.high), 16, comparison.verdict)
+    )
+    return image(width, height, label, drawing, "interval")
+
+
+def _predicted(context: ReportContext) -> Html:
+    data = context.data
+    note = paragraph("Predicted, not measured: no model has been tested yet.", "badge")
+    if data.weights.calibration is not None:
+        lead, cards = _by_calibration(data.weights.calibration)
+    elif data.predicted is not None:
+        lead, cards = _by_theory(data.predicted)
+    else:
+        return joined(note, paragraph(_not_predicted(data), "lead"))
+    counts = {word: context.prediction.advice.count(word) for word in (JOIN, UNKNOWN, STAY)}
+    threshold = paragraph(
+        f"Join or stay local: a predicted gain farther from zero than {context.prediction.threshold}.", "muted"
+    )
+    card = f'<article class="card"><h3>Advice to the agents</h3>{stacked(counts, "agents")}{threshold}</article>'
+    return joined(note, f'<p class="lead">{escape(lead)}</p><div class="cards">', cards, card, "</div>")
+
+
+def _not_predicted(data: ReportData) -> str:
+    """Why nothing is predicted."""
+    many = (
+        f" For so many agents (more than {MANY_AGENTS}) nothing is predicted unless it is asked for: kinfed theory "
+        "predicts what collaborating would save."
+    )
+    return (
+        f"The rule {data.weights.rule} says who listens to whom; what that is worth was neither predicted nor measured."
+        f"{many if len(data.weights.names) > MANY_AGENTS else ''}"
+    )
+
+
+def _by_calibration(calibration: Calibration) -> tuple[str, Html]:
+    choice = calibration.choice
+    alone, best = float(choice.mean[calibration.local]), float(choice.mean[choice.chosen])
+    if not calibration.judged and len(choice.personal) == 1:
+        return "There is one agent, so there is nobody to learn with.", Html("")
+    if not calibration.judged:
+        return "Nothing could be predicted: no agent has rows enough to hold some out. Every agent learns alone.", Html("")
+    if choice.chosen == calibration.local:
+        return "On rows that were held out, no way of learning with others was clearly better than learning alone.", Html(
+            ""
+        )
+    shares = calibration.has_shares and alone > 0
+    unit = alone if shares else 1.0
+    change = Change((best - alone) / unit, unit="share" if shares else "difference")
+    error = change.size(float(choice.error[calibration.local]) / unit)
+    told = "" if shares else f", in {UNITS},"
+    lead = (
+        f"Learning with kin is predicted to {'lower' if change.value < 0 else 'raise'} the {calibration.loss} by "
+        f"{change.size(change.value)}{told} against learning alone (standard error {error}), judged by models on rows that "
+        "every agent held out."
+    )
+    card = (
+        '<article class="card"><h3>Predicted, against learning alone</h3>'
+        f'<p class="figure">{escape(change.words(change.value))}</p>'
+        f'<p class="muted">{escape(calibration.loss)} on held-out rows{told.rstrip(",")}, ±{SPACE}{error}</p></article>'
+    )
+    return lead, Html(card)
+
+
+def _by_theory(predicted: PredictedGain) -> tuple[str, Html]:
+    saved, (low, high) = predicted.mean_gain, predicted.interval
+    lead = (
+        f"Averaging with kin is predicted to {'save' if saved >= 0 else 'add'} {percent(abs(saved))} of the error that "
+        "the mean embedding of an agent alone has. That is the error of an agent's picture of its own data, not yet "
+        "that of a model."
+    )
+    change = Change(-saved, -high, -low)
+    ends = change.interval if change.has_interval else "none: there are too few agents"
+    card = (
+        '<article class="card"><h3>Predicted, against learning alone</h3>'
+        f'<p class="figure">{escape(change.words(-saved))}</p><p class="muted">error of the mean embedding; '
+        f"{percent(predicted.level, 0)} interval {escape(ends)}</p></article>"
+    )
+    return lead, Html(card)
+
+
+def _at_a_glance(context: ReportContext) -> Html:
+    weights = context.data.weights
+    groups, outliers = len(context.kin.sizes), len(context.kin.outliers)
+    pairs = [
+        ("Agents", count(len(weights.names))),
+        ("Rows to learn from", count(float(weights.sizes.sum()))),
+        ("Weight on own data, median", percent(float(np.median(context.own)), 0)),
+        ("An agent learns as if it had, median", f"{times(float(np.median(context.effective / weights.sizes)))} its rows"),
+        ("Groups of kin", f"{count(groups)}, and {counted(outliers, 'outlier')}" if outliers else count(groups)),
+    ]
+    if context.data.comparisons and context.prediction.advice[0] != NOT_JUDGED:
+        pairs.append(("Advised to join", f"{count(context.prediction.advice.count(JOIN))} of {count(len(weights.names))}"))
+    return Html(f'<div class="glance">{facts((key, text(value)) for key, value in pairs)}</div>')

@@ -1,1 +1,0 @@
-"""The sections of the report, one file each, in the order of the page."""

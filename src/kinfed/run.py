@@ -1,0 +1,279 @@
+"""The story once: prepare, embed, weigh, train, score, and welcome whoever comes late.
+
+`personalize` gives one model per agent, beside learning alone and learning one common model; `run` is what it does,
+wherever the rows are. `kinfed.weighting` stops before training.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from kinfed.analysis import Scores
+from kinfed.backends.agents import Agents
+from kinfed.backends.flower import QUIET
+from kinfed.backends.pooled import PooledAgents
+from kinfed.backends.server import connected
+from kinfed.backends.site import InProcess, Site, sites_of
+from kinfed.backends.wire import Channel
+from kinfed.checkpoint import Store
+from kinfed.columns import group_labels
+from kinfed.embedding import Kernel
+from kinfed.errors import InputError, MissingExtraError
+from kinfed.federation import Federation
+from kinfed.learners import Learner, Models
+from kinfed.learners.base import learner_for, site_learner
+from kinfed.learners.inputs import check_outcome
+from kinfed.methods import (
+    BASELINES,
+    METHODS,
+    Evaluation,
+    MethodContext,
+    comparing,
+    ordered_options,
+    read_scores,
+    scores_content,
+)
+from kinfed.onboarding import welcome
+from kinfed.progress import Progress
+from kinfed.result import Personalization
+from kinfed.settings import BACKENDS, Settings
+from kinfed.validation import one_of
+from kinfed.weights import RULES, Weights
+from kinfed.weights.serialization import read_weights, weights_content
+
+
+def personalize(
+    train: Federation,
+    learner: str | Learner | Any = "ridge",
+    rule: str = "calibrated",
+    test: Federation | None = None,
+    seed: int = 0,
+    backend: str = "pooled",
+    *,
+    method: str = "weighted",
+    kernel: Kernel | str = "auto",
+    shift: str = "auto",
+    n_features: int = 500,
+    sampling: str = "iid",
+    groups: ArrayLike | None = None,
+    options: Mapping[str, Any] | None = None,
+    standardise: bool = True,
+    baselines: bool = True,
+    progress: Progress | None = None,
+    checkpoint: str | Path | None = None,
+    audit: str | Path | None = None,
+) -> Personalization:
+    """One model per agent, trained on the risk weighted by who helps whom, beside the two baselines.
+
+    Parameters
+    ----------
+    train : Federation
+        Training data. Missing values, categories and scales are dealt with by rules fitted on it.
+    learner : str, Learner or scikit-learn estimator
+        "ridge", "logistic", "torch", or anything `kinfed.make_learner` takes.
+    rule, kernel, shift, n_features, sampling, groups, options
+        As in `collaboration_weights`.
+    test : Federation, optional
+        Test data of the same agents in the same order; without it nothing is scored.
+    seed : int
+        Equal seeds give equal results.
+    backend : {"pooled", "sites", "flower"}
+        Where the rows are. "pooled" works on all agents' rows at once, the fastest way. The others make every agent a
+        site of its own that answers questions (`kinfed.backends`), in this process: "sites" by function calls, "flower"
+        by the messages of the Flower framework, as a deployed run does. All give the same models, up to rounding.
+    method : str
+        A key of `kinfed.METHODS`; "weighted" is the paper's way, a rule's weights and then the weighted risk.
+    standardise : bool
+        Give every column mean 0 and variance 1 over the training data of all agents.
+    baselines : bool
+        Train learning alone and one common model too, to compare with.
+    progress : callable, optional
+        Called as ``progress(what, done, total)``.
+    checkpoint : path, optional
+        A folder; an interrupted run that is started again with it goes on where it stopped.
+    audit : path, optional
+        A file to which every message between server and agents is written, where agents are sites of their own.
+
+    Returns
+    -------
+    Personalization
+
+    Examples
+    --------
+    >>> import kinfed
+    >>> generated = kinfed.concept_shift(n_agents=20, n=15, dim=5, spread=0.0, seed=0)
+    >>> result = kinfed.personalize(generated.train, test=generated.test(200, seed=1))
+    >>> list(result.scores.columns)
+    ['local', 'grand-mean', 'personalized']
+    """
+    one_of(backend, BACKENDS, "backend")
+    chosen, train = learner_for(train[0].y, learner), grouped(train, groups)
+    if chosen.task != "unsupervised" and not train.has_target:
+        raise InputError("the federation has no target to learn; name its column when reading it, as target=...")
+    check_outcome(train, chosen.task)
+    if test is not None and test.names != train.names:
+        raise InputError("train and test must hold the same agents in the same order; use Federation.split")
+    settings = Settings(
+        method=method,
+        rule=rule,
+        options=rule_options(rule, options, train),
+        kernel=kernel,
+        shift=shift,
+        n_features=n_features,
+        sampling=sampling,
+        standardise=standardise,
+        baselines=baselines,
+        seed=seed,
+    )
+    folder, log = (None if path is None else Path(path) for path in (checkpoint, audit))
+    data = "" if folder is None else "".join(one.digest() for one in (train, test) if one is not None)
+    store = Store(folder, {} if folder is None else {**settings.telling(chosen), "data": data})
+    if backend == "pooled":
+        if log is not None:
+            raise InputError("nothing crosses where all rows are here, so there is no audit; use backend='sites'")
+        return run(pooled_agents(train, test, chosen, settings), chosen, settings, store, progress)
+    site_learner(chosen)
+    sites = sites_of(train, test, chosen)
+    with connected(
+        _flower(sites) if backend == "flower" else InProcess(sites),
+        chosen,
+        comparing(settings),
+        store,
+        standardise=standardise,
+        seed=seed,
+        agents=len(sites),
+        log=log,
+        data=data,
+    ) as agents:
+        found = run(agents, chosen, settings, store, progress)
+    # The rows are here after all: what can be told from them, and newcomers, need no messages.
+    there = train.select([train.names.index(name) for name in agents.spec.names])
+    rows = agents.preparation.transform(there)
+    here = PooledAgents(rows, chosen.task, seed, agents.spec.embeddings, chosen, preparation=agents.preparation)
+    return replace(found, agents=here)
+
+
+def run(
+    agents: Agents, learner: Learner, settings: Settings, store: Store, progress: Progress | None = None
+) -> Personalization:
+    """Weigh, train, score, and welcome whoever comes late, wherever the rows are.
+
+    Parameters
+    ----------
+    agents : Agents
+        With their rows as numbers, and the ways to compare them.
+    learner : Learner
+    settings : Settings
+    store : Store
+        Every finished step is kept there, and a run that was killed goes on from it.
+    progress : callable, optional
+    """
+    context = method_context(agents, learner, settings, progress)
+    weights = _weigh(context, settings, store)
+    models = _train(context, settings, store, weights)
+    scored = _score(context, settings, store, models, weights)
+    late = {} if weights is None else agents.newcomers()
+    joined = welcome(late, agents, learner, settings, weights) if weights is not None and late else {}
+    return Personalization(
+        weighed=weights,
+        learner=learner,
+        agents=agents,
+        settings=settings,
+        models=models["personalized"],
+        baselines={name: models[name] for name in BASELINES if name in models},
+        scored=scored,
+        exchange=agents.audit,
+        joined=joined,
+    )
+
+
+def _weigh(context: MethodContext, settings: Settings, store: Store) -> Weights | None:
+    kept = store.load("weights")
+    if kept is not None:
+        return read_weights(kept)
+    weights = METHODS[settings.method].weigh(context)
+    if weights is not None and store.folder is not None:
+        store.save("weights", weights_content(weights))
+    return weights
+
+
+def _train(context: MethodContext, settings: Settings, store: Store, weights: Weights | None) -> dict[str, Models]:
+    """Models of every method; where exchanges are slow their questions travel together."""
+    methods = {name: name for name in BASELINES if settings.baselines} | {"personalized": settings.method}
+    trained: dict[str, Models] = {}
+
+    def train(name: str) -> None:
+        folder = None if store.folder is None else store.folder / name
+        progress = None if context.progress is None else partial(_labelled, context.progress, name)
+        own = replace(context, progress=progress, checkpoint=folder)
+        trained[name] = METHODS[methods[name]].train(own, weights)
+
+    for job in context.agents.side_by_side([partial(train, name) for name in methods]):
+        job()
+    return {name: trained[name] for name in methods}
+
+
+def _score(
+    context: MethodContext, settings: Settings, store: Store, models: Mapping[str, Models], weights: Weights | None
+) -> dict[str, Scores]:
+    """Scores of every method, by every agent on its own test rows."""
+    kept = store.load("scores")
+    if kept is not None:
+        return read_scores(kept)
+    named = {name: (name if name in BASELINES else settings.method, one) for name, one in models.items()}
+    matrix, everybody = None if weights is None else weights.matrix, np.arange(len(context.agents.spec.names))
+    scored = context.agents.ask(Evaluation(context.learner, named, everybody, matrix))
+    store.save("scores", scores_content(scored))
+    return scored
+
+
+def grouped(train: Federation, groups: ArrayLike | None) -> Federation:
+    """The federation with these group labels, where some are given."""
+    return train if groups is None else replace(train, groups=group_labels(groups, train.names))  # type: ignore[arg-type]
+
+
+def rule_options(rule: str, options: Mapping[str, Any] | None, train: Federation) -> dict[str, Any]:
+    """The rule's options, with the labels of the federation's groups by agent name, if the rule needs them."""
+    given = dict(options or {})
+    if "groups" in RULES[rule].needs and "groups" not in given and train.groups is not None:
+        given["groups"] = dict(zip(train.names, train.groups, strict=True))
+    return given
+
+
+def pooled_agents(train: Federation, test: Federation | None, learner: Learner, settings: Settings) -> PooledAgents:
+    """The agents of a federation whose rows are here."""
+    how = {"standardise": settings.standardise, "seed": settings.seed}
+    return PooledAgents.prepared(train, test, learner, comparing(settings), **how)  # type: ignore[arg-type]
+
+
+def require_flower() -> None:
+    """Make sure that Flower is installed, and quiet when it is imported next; what the user has set stays."""
+    if find_spec("flwr") is None:
+        raise MissingExtraError("the Flower backend needs Flower, which is not installed: pip install 'kinfed[flower]'")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+
+
+def _flower(sites: Sequence[Site]) -> Channel:
+    require_flower()
+    from kinfed.backends.flower.channel import InProcessFlower
+
+    return InProcessFlower(sites)
+
+
+def method_context(agents: Agents, learner: Learner, settings: Settings, progress: Progress | None) -> MethodContext:
+    """What methods are given."""
+    return MethodContext(agents, learner, settings.rule, ordered_options(settings, agents.spec.names), progress)
+
+
+def _labelled(progress: Progress, name: str, what: str, done: int, total: int) -> None:
+    progress(f"{name}: {what}", done, total)

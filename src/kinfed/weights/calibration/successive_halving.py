@@ -1,0 +1,176 @@
+"""Calibration for learners that are slow to train: successive halving, at the cost of about five trainings.
+
+Every agent sets one fifth of its points aside, once. What is spared then depends on the learner.
+
+* A learner that goes step by step (networks) also has its start and its number of steps to choose. All soft weights start
+  from a common model: everyone for a short while, the best for longer, the very best to the end. That one, learning alone,
+  and candidates that cost few models (clusters, the grand mean) also train from scratch. Looks along the way make every
+  length a candidate, and a training that has nothing left to win is given up.
+* Any other learner trains the candidates for some of the agents, and the best one for all of them, beside learning alone
+  and the grand mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import gcd
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfed.backends.agents import Agents, Fold
+from kinfed.learners.base import Learner, Models, Plan, StepwiseLearner, common_model
+from kinfed.splitting import derived_seed
+from kinfed.validation import Array
+from kinfed.weights.calibration.bases import base_matrices
+from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Candidate
+from kinfed.weights.calibration.scores import Judged, Jury, calibration_name, is_trainable
+
+Report = Callable[[int, int], None]
+
+FOLDS = 5
+LOOKS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+"""Shares of the whole length at which models are scored."""
+
+SHORT, LONGER, KEPT = 0.02, 0.1, 4
+"""How long everyone trains from the common model, how long the best do, and how many those are."""
+
+PATIENCE, WORSE = 0.1, 1.05
+"""From this share of the length on, a training is given up whose scores are that many times its own best."""
+
+HALFWAY, HOPELESS = 0.5, 2.0
+"""From this share of the length on, also one whose scores are that many times the best of all."""
+
+BUDGET = 5.0
+"""Trainings, of one model per agent, that halving over agents may cost."""
+FEWEST_AGENTS = 8
+
+
+class Halving:
+    """One split of the federation, and the weights of every base on its training part."""
+
+    def __init__(self, agents: Agents, learner: Learner, candidates: Sequence[Candidate]) -> None:
+        views = [agents.without(Fold(0, fold, FOLDS)) for fold in range(FOLDS)]
+        self._jury, self._learner = Jury(agents, calibration_name(learner, candidates, FOLDS)), learner
+        self.view = next((view for view in views if is_trainable(view)), views[0])
+        self.judges = self._jury.judges(self.view)
+        wanted = [candidate.base for candidate in candidates]
+        self._bases = base_matrices(self.view, learner, wanted, self.judges, budgeted=True)
+        self._means: dict[Candidate, dict[int, float]] = {}
+
+    def rows(self, candidates: Sequence[Candidate], agents: NDArray[np.int64]) -> Array:
+        """Weights of some judges, one candidate after another."""
+        places = np.searchsorted(self.judges, agents)
+        return np.vstack([one.matrix(self._bases[one.base][places], agents, self.view.spec.sizes) for one in candidates])
+
+    def score(self, models: Models, candidates: Sequence[Candidate], agents: NDArray[np.int64]) -> None:
+        """Let agents judge; models come one candidate after another, agent by agent."""
+        told = self._jury.score(self.view, self._learner, models, candidates, agents, tell=True)
+        for column, candidate in enumerate(candidates):
+            self._means.setdefault(candidate, {}).update({t: float(means[column]) for t, means in told.items()})
+
+    def mean(self, candidate: Candidate) -> float:
+        """Mean score of a candidate over the agents who tried it."""
+        return float(np.mean(list(self._means[candidate].values())))
+
+    def best(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+        """The candidates of the smallest mean score; of those that differ by rounding alone, the first."""
+        return sorted(candidates, key=lambda candidate: float(f"{self.mean(candidate):.9g}"))[:count]
+
+    def least(self) -> float:
+        """The smallest mean score so far."""
+        return min(self.mean(candidate) for candidate in self._means)
+
+    def judged(self) -> Judged:
+        """All that was scored."""
+        candidates = tuple(self._means)
+        return Judged(candidates, self._jury.tally(candidates))
+
+
+class _EnoughSeenError(Exception):
+    """Raised out of a training that has nothing left to win."""
+
+
+def halve_by_steps(halving: Halving, learner: StepwiseLearner, candidates: Sequence[Candidate], report: Report) -> Judged:
+    """Halving for a learner that goes step by step."""
+    shared = [
+        candidate for candidate in candidates if candidate.base.rule in ("clusters", "grand-mean") and not candidate.own
+    ]
+    soft = [candidate for candidate in candidates if candidate not in shared]
+    start = common_model(learner, halving.view)
+    report(1, 7)
+
+    def run(some: Sequence[Candidate], share: float, warm: bool) -> list[Candidate]:
+        """Train, look on the way, give up when nothing is left to win, and return the candidates at the last look."""
+        # Steps as `trained_for` counts them, so that a candidate is trained as long as it was when it was scored.
+        looks = {max(1, round(look * learner.length)): look for look in (*LOOKS, share) if look <= share}
+        levels: list[float] = []
+        last: list[Candidate] = []
+
+        def look(done: int, models: Any) -> None:
+            if done not in looks:
+                return
+            last[:] = [replace(candidate, plan=Plan(warm, looks[done])) for candidate in some]
+            halving.score(models, last, halving.judges)
+            levels.append(min(halving.mean(candidate) for candidate in last))
+            overdone = looks[done] >= PATIENCE and levels[-1] > WORSE * min(levels)
+            if overdone or (looks[done] >= HALFWAY and levels[-1] > HOPELESS * halving.least()):
+                raise _EnoughSeenError
+
+        trained = learner.trained_for(share, start if warm else None)
+        with suppress(_EnoughSeenError):
+            trained.fit(
+                halving.view.labelled("calibration"),
+                halving.rows(some, halving.judges),
+                targets=np.tile(halving.judges, len(some)),
+                monitor=look,
+                monitor_every=gcd(*looks),
+            )
+        return last
+
+    begun = run(soft, SHORT, warm=True)
+    report(2, 7)
+    ahead = run(halving.best(begun, KEPT), LONGER, warm=True)
+    report(3, 7)
+    best = halving.best(ahead, 1)
+    run(best, 1.0, warm=True)
+    report(4, 7)
+    run(shared, 1.0, warm=False)
+    report(5, 7)
+    if best[0].base != LOCAL:
+        run(best, 1.0, warm=False)
+    report(6, 7)
+    run([Candidate(LOCAL)], 1.0, warm=False)
+    report(7, 7)
+    return halving.judged()
+
+
+def halve_by_agents(
+    halving: Halving, learner: Learner, candidates: Sequence[Candidate], seed: int, report: Report
+) -> Judged:
+    """Halving for any other learner: all candidates for some agents, the best for all."""
+    rng = np.random.default_rng(derived_seed(seed, "race"))
+    tried = np.sort(rng.permutation(halving.judges)[: max(FEWEST_AGENTS, len(halving.judges) // FEWEST_AGENTS)])
+    # Half of the budget tries the candidates, in their order, as long as it lasts; equal rows are one model.
+    left = BUDGET / 2 * len(halving.judges)
+    entered = []
+    for candidate in candidates:
+        cost = len(np.unique(halving.rows([candidate], tried), axis=0))
+        if cost <= left:
+            entered.append(candidate)
+            left -= cost
+
+    def run(chosen: Sequence[Candidate], agents: NDArray[np.int64]) -> None:
+        targets = np.tile(agents, len(chosen))
+        models = learner.fit(halving.view.labelled("calibration"), halving.rows(chosen, agents), targets=targets)
+        halving.score(models, chosen, agents)
+
+    run(entered, tried)
+    report(1, 2)
+    finalists = halving.best([candidate for candidate in entered if candidate.base not in (LOCAL, GRAND_MEAN)], 1)
+    run([Candidate(LOCAL), Candidate(GRAND_MEAN), *finalists], halving.judges)
+    report(2, 2)
+    return halving.judged()

@@ -1,0 +1,111 @@
+"""Real runs: deployed with TLS and keys, where there is no route, with faults and without; and simulated on Ray.
+
+Ray listens on all interfaces, so it is started in a network namespace of its own only.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flower_deployment import Deployment, Network, wait_until
+from flower_federation import AGENTS, ROUNDS, config, expected, learner_of, same, write_federation_app
+from kinfed.deployment.site_model import load_site_model
+from test_flower_faults import CLIENT
+
+pytestmark = [pytest.mark.server, pytest.mark.torch, pytest.mark.slow, pytest.mark.xdist_group("deployment")]
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    return write_federation_app(tmp_path_factory.mktemp("app"))
+
+
+@pytest.fixture(scope="module")
+def killed(deployment, app, tmp_path_factory):
+    """What a run had written, and kept, when its server was killed in the first round of training."""
+    deployment.revive_nodes()
+    folder = tmp_path_factory.mktemp("killed")
+    log = folder / "out" / "audit.jsonl"
+    deployment.run(app, config(folder / "out", "torch", checkpoint=str(folder / "kept")))
+    deployment.wait_for(log, 100)
+    wait_until(lambda: '"training 1"' in log.read_text(), 600, "the first round")
+    deployment.kill_server_app()
+    assert not (folder / "out" / "weights.csv").exists()
+    return folder
+
+
+def resume(deployment, app, killed, folder, **options):
+    """Start the run again from a copy of what it had kept."""
+    shutil.copytree(killed / "kept", folder / "kept")
+    return deployment.run(app, config(folder / "out", "torch", checkpoint=str(folder / "kept"), **options))
+
+
+def test_deployed(deployment, sites, app, killed, tmp_path):
+    """SuperLink and three SuperNodes on loopback; a killed server goes on, and the sites keep their models."""
+    _, test, pooled = expected(sites, "torch")
+    run, out = resume(deployment, app, killed, tmp_path), tmp_path / "out"
+    deployment.wait_for(out / "attendance.csv", 600)
+    same(out, pooled, "torch")
+    log = [json.loads(line) for line in (out / "audit.jsonl").read_text().splitlines()]
+    phases = {line.get("phase") for line in log}
+    assert not phases & {"columns", "scale", "sketches", "weights"}  # what was finished is not done again
+    assert log[-1]["event"] == "the run is complete"
+    deployment.wait_for_end(run)
+    model = load_site_model(sites / "kept" / "south", learner_of("torch"))
+    raw = test["south"].X
+    np.testing.assert_allclose(model.predict(raw), pooled.predict("south", raw), atol=1e-6)
+
+
+def test_the_rest_finish_where_a_site_dies_in_a_round_and_another_answers_garbage(deployment, killed, tmp_path):
+    app = write_federation_app(tmp_path / "app")
+    next(app.rglob("client.py")).write_text(CLIENT)
+    run, out = resume(deployment, app, killed, tmp_path, quorum=0.25, seconds=120.0), tmp_path / "out"
+    log = deployment.wait_for(out / "audit.jsonl", 120)
+    asked = f'"phase": "training {ROUNDS}", "direction": "to the agent"'
+    wait_until(lambda: asked in log.read_text(), 600, "the last round")
+    deployment.supernodes[2].kill()
+    deployment.wait_for(out / "attendance.csv", 500)
+    deployment.wait_for_end(run)
+    missed = pd.read_csv(out / "attendance.csv")
+    told = missed[missed.agent == "south"].set_index("phase")["reason"]
+    assert list(told.index) == ["training 1", "training 2"]
+    assert "NaN" in told["training 1"]
+    assert "shape" in told["training 2"]
+    assert f"training {ROUNDS}" in set(missed[missed.agent == "west"].phase)
+    assert "north" not in set(missed.agent)
+    scores = pd.read_csv(out / "scores.csv", index_col="agent")["personalized"]
+    assert np.isfinite(scores[["north", "south"]]).all()
+    assert np.isnan(scores["west"])
+    with np.load(out / "models.npz") as models:
+        assert all(np.isfinite(array).all() for array in models.values())
+    assert json.loads(log.read_text().splitlines()[-1])["event"] == "the run is complete"
+
+
+def test_nothing_tried_to_leave_this_machine(deployment, killed):
+    """The kernel counts packets for which there was no route: not one was sent anywhere but to the loopback."""
+    network = deployment.network
+    if not network.confined:
+        pytest.skip("network namespaces are not allowed here: there is none to count in")
+    astray, sent = network.without_route()
+    assert astray == 0
+    assert sent > 1000  # there was traffic, on the loopback
+    assert not network.read("route").splitlines()[1:]
+
+
+def test_simulated_on_ray(sites, app, tmp_path):
+    """``flwr run`` as a simulation: the same app, one file for all.
+
+    It has a network of its own: to learn its own address Ray opens a socket towards a public one, though it sends nothing.
+    """
+    _, _, pooled = expected(sites, "ridge")
+    out = tmp_path / "out"
+    with Network() as network:
+        if not network.confined:
+            pytest.skip("Ray listens on all interfaces, and there is no network namespace to keep it in")
+        with Deployment(tmp_path / "simulation", network, simulation=True) as deployment:
+            deployment.run(app, config(out, "ridge", data=str(sites / "all.csv")), simulated=AGENTS)
+            deployment.wait_for(out / "attendance.csv", 600)
+            same(out, pooled, "ridge")
