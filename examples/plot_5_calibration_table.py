@@ -14,7 +14,7 @@ for sentence in weights.calibration.describe():
     print(sentence)
 
 # %%
-# The best members, with their scores on points that the models have not seen. Local and the grand mean are always among
+# The best candidates, with their scores on points that the models have not seen. Local and the grand mean are always among
 # them.
 weights.calibration.table.head(8)
 

@@ -52,6 +52,7 @@ def test_sites_and_pooled_data_give_the_same_models(learner: str, rule: str) -> 
     assert sites.choices == pooled.choices
 
 
+@pytest.mark.slow
 def test_calibration_gives_the_same_choice_and_models() -> None:
     train, test = generated(n_agents=5, n=130, seed=4)
     pooled = kinfed.personalize(train, "ridge", "calibrated", test, seed=1)
@@ -116,6 +117,7 @@ def test_the_polynomial_kernel_has_a_bound_all_agents_share() -> None:
 # ---------------------------------------------------------------- what crosses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["q-aggregation", "calibrated", "gradient"])
 def test_no_row_of_data_and_no_feature_of_a_point_leaves_a_site(rule: str) -> None:
     train, test = generated(n_agents=4, n=151)

@@ -11,6 +11,8 @@ from kinfed.bench import TASKS, Sizes, median_seconds, median_seconds_beside, ru
 from kinfed.cli.research import bench
 from kinfed.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 TINY = Sizes(agents=4, points=8, dim=2, features=10, steps=5, repeats=1)
 OPTIONS = ("--agents", 4, "--points", 8, "--dim", 2, "--features", 10, "--steps", 5, "--repeats", 1)
 

@@ -317,7 +317,7 @@ def test_agents_without_scores_follow_and_nobody_means_local():
     np.testing.assert_array_equal(nobody.shares, [1.0, 0.0])
 
 
-def test_members_that_left_the_race_are_not_chosen():
+def test_candidates_that_were_given_up_are_not_chosen():
     losses = losses_of([2.0, 0.1, 1.0], 0.1, agents=6)
     for mine in losses[:3]:
         mine[:, 1] = np.nan
@@ -347,7 +347,7 @@ def test_what_cannot_be_told_apart_shares():
     assert all(plans[place] == plans[choice.chosen] for place in np.flatnonzero(choice.shares))
 
 
-def test_the_hedge_is_that_of_points_reweighted_at_random():
+def test_resamples_are_those_of_points_reweighted_at_random():
     """Shares of the Bayesian bootstrap over agents and points; both sides are frequencies of 4000 draws."""
     means = 1 + np.array([0.0, 0.02, 0.04, 0.1]) + 0.1 * np.random.default_rng(1).standard_normal((12, 4))
     losses = losses_of(means, 0.3, n=15, agents=12, seed=2)
@@ -363,7 +363,7 @@ def test_the_hedge_is_that_of_points_reweighted_at_random():
     np.testing.assert_allclose(found, expected, atol=4 * np.sqrt(2 * 0.25 / 4000))
 
 
-def test_rounding_and_turned_points_do_not_change_the_hedge():
+def test_rounding_and_turned_points_do_not_change_the_shares():
     losses = losses_of([1.0, 1.0, 1.02, 1.05, 1.1], 0.5, n=4)  # fewer points than candidates: no full rank
     scale, margin, allowed = np.ones(30), np.zeros(5), np.ones(5, dtype=bool)
     shares = bootstrap_shares(told(losses), scale, margin, allowed, seed=0)
@@ -420,6 +420,7 @@ def weighed(grouped):
     return kinfed.collaboration_weights(grouped.train, n_features=100)
 
 
+@pytest.mark.slow
 def test_kin_share_and_strangers_do_not(grouped, weighed):
     groups = np.array(grouped.train.groups)
     assert weighed.matrix[groups[:, None] == groups].sum() / 20 > 0.9
@@ -470,6 +471,7 @@ def test_the_record_repeats_itself_for_newcomers(grouped, weighed):
         np.testing.assert_allclose(again.matrix[[4, 7].index(t)], weighed.matrix[t], atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(12,), (12, 15), (3, 4), (30, 2, 30, 4, 30), (40, 40, 40)])
 def test_small_federations_have_an_answer(sizes):
     federation = classes_of(sizes)
@@ -483,6 +485,7 @@ def test_small_federations_have_an_answer(sizes):
             assert weights.calibration.personal(t) == "as the federation"
 
 
+@pytest.mark.slow
 def test_a_class_an_agent_has_once_is_no_obstacle():
     rng = np.random.default_rng(0)
     X, agent = rng.standard_normal((60, 2)), np.arange(60) % 3
@@ -525,7 +528,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("n_agents", [6, 30])
-def test_a_race_over_agents_costs_about_five_trainings(n_agents):
+def test_halving_over_agents_costs_about_five_trainings(n_agents):
     generated = kinfed.concept_shift(n_agents=n_agents, n=15, dim=3, spread=0.0, noise_variance=0.5, seed=5)
     learner = Counted()
     weights = kinfed.collaboration_weights(generated.train, learner=learner, n_features=60)
@@ -537,7 +540,8 @@ def test_a_race_over_agents_costs_about_five_trainings(n_agents):
         assert weights.matrix[groups[:, None] == groups].sum() / 30 > 0.8
 
 
-def test_networks_race_over_starts_and_lengths_within_their_budget():
+@pytest.mark.slow
+def test_networks_are_halved_over_starts_and_lengths_within_their_budget():
     pytest.importorskip("torch")
     from kinfed.learners.neural import TorchLearner
 
@@ -546,7 +550,7 @@ def test_networks_race_over_starts_and_lengths_within_their_budget():
     class Watched(TorchLearner):
         def fit(self, agents, weights, **more):
             seen = more.pop("monitor", None)
-            lanes, done = len(np.unique(weights, axis=0)), [0]
+            models, done = len(np.unique(weights, axis=0)), [0]
 
             def watch(epochs, models):
                 done[0] = epochs
@@ -557,12 +561,12 @@ def test_networks_race_over_starts_and_lengths_within_their_budget():
             try:
                 return super().fit(agents, weights, monitor=watch, **more)
             finally:
-                trained.append(lanes * done[0])  # also what was given up half-way
+                trained.append(models * done[0])  # also what was given up half-way
 
     generated = kinfed.covariate_shift(sizes=(6, 6, 8), n=20, seed=1)
     learner = Watched(hidden=(8,), task="regression", epochs=200, batch_size=20, steps_per_epoch=1)
     weights = kinfed.collaboration_weights(generated.train, learner=learner, n_features=60)
-    # Clusters and the common model are few lanes each, but with 20 agents not negligible.
+    # Clusters and the common model are few models each, but with 20 agents not negligible.
     assert sum(trained) <= 6.5 * 20 * 200
     plans = {candidate.plan for candidate in weights.calibration.candidates}
     assert {plan.warm for plan in plans} == {True, False}
@@ -630,6 +634,7 @@ def test_densities_are_calibrated_too():
     assert weights.matrix[::2, ::2].sum() > 0.9 * 4
 
 
+@pytest.mark.slow
 def test_a_target_that_never_varies_is_no_obstacle():
     X, _, agent = kinfed.concept_shift(n_agents=4, n=10, dim=2, seed=0).train.pooled()
     weights = kinfed.collaboration_weights(kinfed.Federation.from_arrays(X, np.zeros(40), agent), n_features=30)

@@ -15,6 +15,8 @@ from kinfed.weights.calibration.calibrated import Views, calibrate, calibrated_w
 from kinfed.weights.calibration.scores import Losses, Tally
 from question_sites import pooled, sites
 
+pytestmark = pytest.mark.slow
+
 
 def prepared(generated):
     return Preparation.fit(generated.train).transform(generated.train)
@@ -84,7 +86,7 @@ def test_models_that_cannot_be_sent_are_not_calibrated_apart():
 
 
 @pytest.mark.parametrize("name", ["ridge", "tree"])
-def test_only_a_race_asks_for_the_means_of_a_split(name):
+def test_only_successive_halving_asks_for_the_means_of_a_split(name):
     """Where a single row was set aside, the mean is that row's loss: cross-validation asks nobody for it."""
     train, learner = cases(name)
     asked = []

@@ -26,6 +26,7 @@ def in_this_process(monkeypatch, capsys, tmp_path):
     return cli_runs.here(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
     done = in_a_process("demo", "--out", "demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -53,6 +54,7 @@ def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_weights_and_personalize_on_ones_own_table(kinfed_here, tmp_path):
     code, told, wrong = kinfed_here("weights", "patients.csv", *ABOUT, "--leave-out", "country", "--out", "before")
     assert (code, wrong) == (0, "")
@@ -70,6 +72,7 @@ def test_weights_and_personalize_on_ones_own_table(kinfed_here, tmp_path):
     assert "kinfed personalize patients.csv --target outcome" in (tmp_path / "after" / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_files_of_an_earlier_run_that_this_one_does_not_write_go(kinfed_here, tmp_path):
     assert kinfed_here("weights", "patients.csv", *ABOUT, "--out", "w", "--leave-out", "country")[0] == 0
     (tmp_path / "w" / "notes.txt").write_text("mine")

@@ -22,6 +22,8 @@ from kinfed.data.catalogue import CATALOGUE, cache_folder, fetch, find_entry
 from kinfed.data.sources import HOSPITALS, MEASURED, HeartFiles, download
 from kinfed.errors import InputError, KinfedError, MissingExtraError
 
+pytestmark = pytest.mark.slow
+
 PACKAGED = [name for name, entry in CATALOGUE.items() if entry.source.at_hand]
 SIZES = {"cleveland": 18461, "hungarian": 10263, "va": 6737}
 """Bytes of the files as UCI has them."""
@@ -396,6 +398,7 @@ def test_the_page_lists_the_catalogue():
             assert origin == f"{entry.source.package}/{entry.source.item}"
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page(tmp_path):
     """In their order; the one of heart disease is given other rows, so that its checksum must fail."""
     heart_folder(tmp_path / "uci")

@@ -215,6 +215,7 @@ def test_a_bug_shows_its_traceback_when_asked(kinfed_here, monkeypatch):
     assert "kinfed: internal error: KeyError" in wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["pooled", "sites"])
 def test_a_run_that_fails_leaves_earlier_results_as_they_are(kinfed_here, tmp_path, monkeypatch, backend):
     monkeypatch.chdir(tmp_path)
@@ -248,6 +249,7 @@ def test_messages_of_the_library_name_options():
 # What follows needs real processes: limits, pipes and signals belong to them.
 
 
+@pytest.mark.slow
 def test_a_file_system_without_room(room, tmp_path):
     def small_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
@@ -264,6 +266,7 @@ def test_a_file_system_without_room(room, tmp_path):
     assert list(out.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("theory", "patients.csv", *ABOUT, "--out"), ("data", "list")])
 def test_a_reader_that_has_gone_is_no_mistake(room, tmp_path, arguments):
     read, write = os.pipe()
@@ -276,6 +279,7 @@ def test_a_reader_that_has_gone_is_no_mistake(room, tmp_path, arguments):
     assert (tmp_path / "t" / "theory.csv").exists() == ("theory" in arguments)
 
 
+@pytest.mark.slow
 def test_an_output_that_cannot_be_written_is_named(room, tmp_path):
     with open("/dev/full", "w") as full:
         command = [*PROCESS, "theory", "patients.csv", *ABOUT, "--out", str(tmp_path / "t")]
@@ -283,6 +287,7 @@ def test_an_output_that_cannot_be_written_is_named(room, tmp_path):
     assert (done.returncode, done.stderr) == (1, "kinfed: No space left on device\n")
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_says_so(tmp_path):
     with subprocess.Popen(
         [*PROCESS, "demo"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -304,6 +309,7 @@ def test_the_exit_code_of_a_real_process(tmp_path):
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
+@pytest.mark.slow
 def test_a_terminal_that_cannot_show_a_name_is_no_mistake(tmp_path):
     cli_runs.patients().assign(hospital=lambda table: "Zürich " + table["hospital"].astype(str)).to_csv(tmp_path / "a.csv")
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}

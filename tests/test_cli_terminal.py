@@ -10,6 +10,8 @@ import pytest
 import cli_runs
 from cli_runs import ABOUT, PROCESS
 
+pytestmark = pytest.mark.slow
+
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;\d+)*m")
 CALIBRATED = ("personalize", "patients.csv", *ABOUT, "--leave-out", "country", "--out", "p")
 QUICK = (*CALIBRATED, "--rule", "entropic")

@@ -426,7 +426,7 @@ def with_words(train: Federation) -> Federation:
     return replace(train, agents=tuple(replace(agent, y=agent.y.astype(str)) for agent in train))
 
 
-def test_a_prospect_holds_the_weights_and_how_they_came_about():
+def test_a_weighting_holds_the_weights_and_how_they_came_about():
     train = kinfed.concept_shift(n_agents=6, n=12, dim=2, seed=0).train
     found = kinfed.weighting(train, "q-aggregation", seed=3, options={"steps": 20})
     weights = kinfed.collaboration_weights(train, "q-aggregation", seed=3, options={"steps": 20})

@@ -89,6 +89,7 @@ def names_stay():
             del registry[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
 def test_a_page_does_what_it_shows(page, tmp_path, names_stay):
     stage = stage_of(page, tmp_path)

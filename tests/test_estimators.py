@@ -31,6 +31,7 @@ def two_kinds_of_agents():
     return X, signal + 0.1 * rng.standard_normal(480), agent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", [None, "ridge", Ridge(alpha=0.1), DecisionTreeRegressor(max_depth=4)])
 def test_personal_models_beat_one_model(rows, estimator):
     X, y, agent = rows
@@ -41,6 +42,7 @@ def test_personal_models_beat_one_model(rows, estimator):
     assert model.weights_.matrix[0, 1::2].sum() < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", [None, LogisticRegression()])
 def test_a_classifier_with_text_labels_and_probabilities(rows, estimator):
     X, y, agent = rows
@@ -52,6 +54,7 @@ def test_a_classifier_with_text_labels_and_probabilities(rows, estimator):
     np.testing.assert_array_equal(model.classes_[probabilities.argmax(axis=1)], model.predict(X, agent=agent))
 
 
+@pytest.mark.slow
 def test_the_agent_may_be_a_column_of_the_table(rows, fitted):
     X, y, agent = rows
     table = X.assign(site=agent)

@@ -38,6 +38,8 @@ from kinfed.experiments.paper_settings import (
 )
 from kinfed.experiments.runner import means_table
 
+pytestmark = pytest.mark.slow
+
 TINY = {
     "concept-shift": {"agents": 8, "points": 6, "dim": 3, "features": 40, "steps": 30, "spreads": (0.0, 0.5, 1.0)},
     "covariate-shift": {
@@ -154,6 +156,7 @@ def test_every_experiment_keeps_its_promises(name, tmp_path, another_process):
         assert (tmp_path / "b" / table).read_bytes() == (tmp_path / "a" / table).read_bytes()
 
 
+@pytest.mark.slow
 def test_another_seed_in_the_same_folder_is_another_run(tmp_path):
     run_experiment(tiny("concept-shift", tmp_path), tmp_path, workers=1)
     first = pd.read_csv(tmp_path / "results.csv")["value"]

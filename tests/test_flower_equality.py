@@ -22,6 +22,7 @@ def test_in_process(sites, learner, backend):
     pd.testing.assert_frame_equal(found.scores, pooled.scores, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["calibrated", "gradient"])
 def test_in_process_with_a_rule_that_trains(sites, rule):
     train, test, pooled = expected(sites, "ridge", rule)

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import kinfed
 from kinfed.experiments.identical_agents import BRACKET, METRIC, NAIVE, IdenticalAgents, normal_moments
 from kinfed.experiments.runner import run_experiment
+
+pytestmark = pytest.mark.slow
 
 
 def test_mean_and_covariance_of_features_under_a_normal_distribution():

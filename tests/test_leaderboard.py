@@ -17,6 +17,8 @@ from kinfed.experiments.leaderboard_data import MOST_CELLS, contests, holds_clas
 from kinfed.federation import Federation
 from kinfed.weights import RULES
 
+pytestmark = pytest.mark.slow
+
 FAST = ("local", "grand-mean", "q-aggregation", "similarity-test", "calibrated")
 
 

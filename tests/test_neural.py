@@ -25,6 +25,8 @@ from kinfed.learners.neural.rows import Stream, generator, pool_rows
 from kinfed.learners.neural.weighted_risk import mixture_rows, stratified_uniforms
 from question_sites import fit, pooled
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.fixture(autouse=True)
 def one_thread():

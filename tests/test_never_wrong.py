@@ -28,6 +28,8 @@ from kinfed.experiments.real_federations import (
 from kinfed.learners.ridge import Ridge
 from question_sites import fit
 
+pytestmark = pytest.mark.slow
+
 TINY = {
     "agents": 6,
     "features": 40,

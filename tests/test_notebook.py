@@ -14,6 +14,8 @@ from conftest import embedded_agents
 from kinfed.backends.audit import TO_SERVER, Absence, Audit
 from kinfed.markup import card, escape, listing, paragraph, table
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = ["</td><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a & b", "x\x00\x1b[31m", "'quoted'", "<!--"]
 ALLOWED = {"div", "p", "ul", "li", "table", "caption", "thead", "tbody", "tr", "th", "td", "svg", "path", "img"}
 

@@ -422,6 +422,7 @@ def test_one_panel_figures_draw_into_given_axes(result, prediction):
         assert isinstance(both[1], Axes)
 
 
+@pytest.mark.slow
 def test_figures_leave_no_trace_in_pyplot_or_the_settings():
     code = (
         "import sys, matplotlib, numpy as np, kinfed\n"

@@ -20,7 +20,7 @@ from kinfed.report import ReportData, write_report
 from kinfed.report.context import context_of
 from kinfed.report.headline import answer
 from kinfed.report.page import embedded_data, page
-from kinfed.report.run import drawn_members
+from kinfed.report.run import drawn_candidates
 from kinfed.report.text import Change, Measure, counted, listed, nbytes, percent, sentence, signed_percent, weight
 from report_stories import (
     HOSTILE,
@@ -531,7 +531,7 @@ def test_simple_candidates_are_always_drawn(calibrated):
     last = found.choice.mean.copy()
     last[[found.local, found.common]] = 1e3, 2e3  # worse than all others
     calibration = replace(found, choice=replace(found.choice, mean=last))
-    drawn = drawn_members(calibration)
+    drawn = drawn_candidates(calibration)
     assert len(drawn) == 15
     assert drawn[-2:] == [found.local, found.common]
     assert drawn[:13] == np.argsort(last, kind="stable")[:13].tolist()

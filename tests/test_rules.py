@@ -158,6 +158,7 @@ def test_entropic_weights_are_optimal(strength):
             assert (value(mixed) >= weights.objective - weights.gap - 1e-12).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strength", [1e-6, 1e9])
 def test_entropic_weights_stop_by_themselves_at_any_strength(strength):
     weights = kinfed.weigh(kinfed.explicit_geometry(unequal_agents()), "entropic", strength=strength)

@@ -59,6 +59,7 @@ def test_it_says_what_it_chose(result):
         assert words in told
 
 
+@pytest.mark.slow
 def test_weights_come_before_any_training(result, generated):
     weights = kinfed.collaboration_weights(generated.train)
     np.testing.assert_array_equal(weights.matrix, result.weights.matrix)
@@ -138,6 +139,7 @@ def test_raw_tables_are_prepared_on_training_data_alone():
     assert result.predict("3", test["3"].X).shape == (len(test["3"]),)
 
 
+@pytest.mark.slow
 def test_two_runs_are_identical_to_the_bit(result, generated):
     again = kinfed.personalize(generated.train)
     assert again.weights.matrix.tobytes() == result.weights.matrix.tobytes()
@@ -194,6 +196,7 @@ SLOW_RUN = """
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_and_ends_with_the_same_numbers(tmp_path):
     script = tmp_path / "run.py"
     script.write_text(textwrap.dedent(SLOW_RUN))

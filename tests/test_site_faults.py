@@ -168,6 +168,7 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
         kinfed.personalize(second[0], "ridge", "q-aggregation", second[1], backend="sites", checkpoint=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["base-rows", "losses", "mean-gradients", "gradient-rows", "tally"])
 def test_an_agent_that_fails_in_calibration_is_left_out_of_that_step(failing: str) -> None:
     train, test = generated(n_agents=5, n=130)
@@ -303,6 +304,7 @@ def test_an_agent_that_dies_and_comes_back_is_heard_again() -> None:
     assert not np.array_equal(apart, site_learner(learner).pack(whole.models, np.arange(B))["parameters"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ridge", "logistic", pytest.param("torch", marks=pytest.mark.torch)])
 def test_a_killed_server_resumes_anywhere_and_ends_with_the_same_models(kind: str, tmp_path: Path) -> None:
     train, test = generated(n_agents=4)
@@ -340,6 +342,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
         run(InProcess(sites), rule="entropic", folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_calibration_survives_the_checkpoint(tmp_path: Path) -> None:
     train, test = generated(n_agents=4, n=160)
     sites = sites_of(train, test, kinfed.make_learner("ridge"))
@@ -355,6 +358,7 @@ def test_a_calibration_survives_the_checkpoint(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- newcomers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["q-aggregation", "calibrated"])
 def test_a_late_joiner_gets_weights_and_a_model_and_nobody_else_changes(rule: str, tmp_path: Path) -> None:
     train, test = generated(n_agents=6, n=122)

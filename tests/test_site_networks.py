@@ -24,6 +24,8 @@ from kinfed.learners.neural.fedavg import shuffled_rows
 from kinfed.learners.neural.rows import Stream, generator, pool_rows
 from question_sites import Sites, fit, fits, pooled, sites
 
+pytestmark = pytest.mark.torch
+
 D, CLASSES, SEED = 4, 3, 5
 
 METHODS = {

@@ -124,7 +124,7 @@ def concept_shift(spread, seed, n_agents=100, n=10, dim=20):
     return kinfed.explicit_geometry(points, norm_bound=features.norm_bound), mean_squared_error
 
 
-def test_concept_shift_as_in_the_trials():
+def test_concept_shift_as_was_measured():
     """Algorithm 3 improves on local by about half at no spread and falls behind at full spread; the exact minimum is local.
 
     The error of one repetition depends on (1'beta_0)^2, so it is compared with the local one of the same repetition, of

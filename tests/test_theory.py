@@ -16,6 +16,8 @@ from conftest import embedded_agents
 from kinfed.analysis.bounds import best_sets, bracket, squared_mmd_errors, unbiased_squared_mmd
 from kinfed.analysis.predicted_gain import held_out_change
 
+pytestmark = pytest.mark.slow
+
 FEATURES = kinfed.FourierFeatures(kinfed.Gaussian(1.5), n_features=80, dim=3, seed=0)
 STANDARD_ERRORS = 4.5
 

@@ -114,7 +114,7 @@ class Run:
         """Every message between server and agents, where agents are sites of their own."""
         return None if self.backend == "pooled" else self.checkpoint / "audit.jsonl"
 
-    def personalize(self, train: Federation, test: Federation, bars: Bars, **wishes: Any) -> Personalization:
+    def personalize(self, train: Federation, test: Federation, bars: Bars, **choices: Any) -> Personalization:
         """Weights, models and scores; a run that fails leaves nothing behind, an interrupted one its checkpoint."""
         had_folder, had_checkpoint = self.out.exists(), self.checkpoint.exists()
         made_folder(self.out)
@@ -127,7 +127,7 @@ class Run:
                     progress=bars,
                     checkpoint=self.checkpoint,
                     audit=self.log,
-                    **wishes,
+                    **choices,
                 )
         except Exception:
             # Kept, it would stand in the way of the same run with the mistake mended.

@@ -28,7 +28,7 @@ from kinfed.experiments.experiment import (
     setting_label,
 )
 from kinfed.experiments.femnist import by_agent, check_data, mean_over_agents, not_worse, percent, split_writers
-from kinfed.experiments.never_wrong import OURS, chosen_member, chosen_table, stage
+from kinfed.experiments.never_wrong import OURS, chosen_candidate, chosen_table, stage
 from kinfed.experiments.paper_settings import PAPER, input_geometry, repetition_seed
 from kinfed.federation import Federation
 from kinfed.learners.base import common_model, fit_planned
@@ -114,7 +114,7 @@ class CalibratedFemnist(Experiment):
                 progress=stage(progress, _CALIBRATED, 1.0),
                 checkpoint=checkpoint,
             )
-            arrays["chosen"] = chosen_member(setting, weights)
+            arrays["chosen"] = chosen_candidate(setting, weights)
         elif method == TUNED:
             found = tuned_accuracies(learner, train, self.tuning, seed, progress, checkpoint / "choice")
             start: Any = common_model(learner, agents, checkpoint=checkpoint / "common")

@@ -29,7 +29,7 @@ from kinfed.experiments.never_wrong import (
     OURS,
     SIMPLER,
     Bound,
-    chosen_member,
+    chosen_candidate,
     chosen_table,
     judge,
     ratio_table,
@@ -151,7 +151,7 @@ class CalibratedNetworks(Experiment):
         setting = setting_label(hidden=f"{layers}x{width}")
         return PartFindings(
             tuple(Measurement(setting, method, part.repetition, FINAL, one, train.names) for method, one in values.items()),
-            {"chosen": chosen_member(setting, weights)},
+            {"chosen": chosen_candidate(setting, weights)},
         )
 
     def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:

@@ -38,7 +38,7 @@ from kinfed.experiments.leaderboard_data import (
     contests,
     held_out_errors,
 )
-from kinfed.experiments.never_wrong import METRIC, OURS, chosen_member, chosen_table
+from kinfed.experiments.never_wrong import METRIC, OURS, chosen_candidate, chosen_table
 from kinfed.experiments.paper_settings import by_repetition, methods_table, ratio_with_error, repetition_seed, with_error
 from kinfed.learners import make_learner
 from kinfed.plotting.style import label, panels
@@ -203,7 +203,7 @@ class Leaderboard(Experiment):
                 for metric, values in held_out_errors(found).items()
             ]
             if found.weights.calibration is not None:
-                chosen = {"chosen": chosen_member(setting, found.weights)}
+                chosen = {"chosen": chosen_candidate(setting, found.weights)}
             progress((number + 1) / len(self.rules))
         return PartFindings(tuple(measurements), chosen)
 

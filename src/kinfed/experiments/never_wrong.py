@@ -182,7 +182,7 @@ class NeverWrong(Experiment):
         errors = {one: generated.population_mse(raw_coefficients(models[one], preparation)) for one in models}
         return PartFindings(
             tuple(Measurement(setting.label, one, part.repetition, METRIC, errors[one], train.names) for one in errors),
-            {"chosen": chosen_member(setting.label, found)},
+            {"chosen": chosen_candidate(setting.label, found)},
         )
 
     def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
@@ -271,7 +271,7 @@ def ratio_table(errors: pandas.DataFrame, baselines: Sequence[str]) -> pandas.Da
     )
 
 
-def chosen_member(setting: str, weights: Weights) -> NDArray[np.str_]:
+def chosen_candidate(setting: str, weights: Weights) -> NDArray[np.str_]:
     """What `chosen_table` needs of one part: its setting, and the candidate of the family that calibration chose."""
     return np.array([setting, "" if weights.calibration is None else weights.calibration.chosen])
 

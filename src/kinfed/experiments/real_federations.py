@@ -30,7 +30,7 @@ from kinfed.experiments.never_wrong import (
     OURS,
     SIMPLER,
     Bound,
-    chosen_member,
+    chosen_candidate,
     chosen_table,
     judge,
     ratio,
@@ -151,7 +151,7 @@ class RealFederations(Experiment):
             for method, result in found.items()
             for metric, values in held_out_errors(result).items()
         )
-        return PartFindings(measurements, {"chosen": chosen_member(setting, found[OURS].weights)})
+        return PartFindings(measurements, {"chosen": chosen_candidate(setting, found[OURS].weights)})
 
     def conclude(self, results: pandas.DataFrame, findings: Mapping[Part, PartFindings]) -> Conclusion:
         """Judge every problem and all together, and draw all ratios."""

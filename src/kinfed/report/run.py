@@ -68,7 +68,7 @@ def _compared(calibration: Calibration) -> Html:
     if not calibration.judged:
         return paragraph("Nothing: no agent held rows out to judge candidates on.")
     frame = calibration.table
-    drawn = drawn_members(calibration)
+    drawn = drawn_candidates(calibration)
     columns = [
         Column("Candidate", "text"),
         Column("Score", hint=f"{_score_in_words(calibration)}; lower is better"),
@@ -98,7 +98,7 @@ def _compared(calibration: Calibration) -> Html:
     )
 
 
-def drawn_members(calibration: Calibration) -> list[int]:
+def drawn_candidates(calibration: Calibration) -> list[int]:
     """Places of the candidates to draw, the best first: learning alone, the common model, and the best of the others."""
     mean = calibration.choice.mean
     ranked = [place for place in np.argsort(mean, kind="stable").tolist() if np.isfinite(mean[place])]

@@ -146,14 +146,14 @@ def choose(
         Whether simple candidates win ties and close seconds share. After successive halving, which scores candidates on one
         split, points are too few for that: there the best takes all.
     """
-    n_members = len(scores[0].mean)
+    n_candidates = len(scores[0].mean)
     scored = np.array([t for t, mine in enumerate(scores) if mine.n], dtype=np.int64)
     personal = np.full(len(scores), local, dtype=np.int64)
     unknown = np.full(len(scores), np.nan)
     if not len(scored):
-        only = np.arange(n_members) == local
+        only = np.arange(n_candidates) == local
         alone = np.where(only, 1.0, np.nan)
-        return Choice(local, only.astype(float), personal, alone, np.zeros(n_members), unknown, unknown.copy())
+        return Choice(local, only.astype(float), personal, alone, np.zeros(n_candidates), unknown, unknown.copy())
     rows = [scores[t] for t in scored]
     sizes = np.array([mine.n for mine in rows])
     raw = np.array([mine.mean for mine in rows])
@@ -164,11 +164,11 @@ def choose(
     chosen = int(_first_least(np.nan_to_num(mean + margin, nan=np.inf)))
     error = np.nan_to_num(_standard_error(normalised - normalised[:, [chosen]], rows, scale, chosen))
     personal[:] = chosen
-    together = np.array([plans is None or plan == plans[chosen] for plan in plans or range(n_members)])
+    together = np.array([plans is None or plan == plans[chosen] for plan in plans or range(n_candidates)])
     allowed = together & ~np.isnan(mean)
-    shares = (
-        bootstrap_shares(rows, scale, margin, allowed, seed) if shared else (np.arange(n_members) == chosen).astype(float)
-    )
+    shares = (np.arange(n_candidates) == chosen).astype(float)
+    if shared:
+        shares = bootstrap_shares(rows, scale, margin, allowed, seed)
 
     def posterior(candidate: int, reference: int) -> tuple[Array, Array]:
         """Posterior mean and deviation, agent by agent, of a candidate's score minus the reference's."""
