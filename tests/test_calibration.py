@@ -464,7 +464,7 @@ def test_every_choice_is_explained(grouped, weighed):
 def test_the_record_repeats_itself_for_newcomers(grouped, weighed):
     learner = make_learner("ridge")
     agents = pooled_agents(grouped.train, None, learner, Settings(n_features=100))
-    again = weigh_agents(agents, "calibrated", learner, {"mixture": weighed.calibration.mixture}, targets=[4, 7])
+    again = weigh_agents(agents, "calibrated", learner, targets=[4, 7], known=weighed.calibration)
     same = [t for t in (4, 7) if weighed.calibration.choice.personal[t] == weighed.calibration.choice.chosen]
     assert same
     for t in same:

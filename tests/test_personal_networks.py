@@ -41,5 +41,5 @@ def test_torch_is_a_learner_by_name():
     assert (result.metric, result.learner.task) == ("accuracy", "classification")
     numbers = kinfed.concept_shift(n_agents=4, n=10, dim=3, seed=0).train
     assert kinfed.personalize(numbers, "torch").learner.task == "regression"
-    with pytest.raises(kinfed.InputError, match="has no option 'depth'"):
+    with pytest.raises(kinfed.InputError, match="no torch option 'depth'"):
         kinfed.make_learner("torch", depth=3)

@@ -184,7 +184,7 @@ def test_entropic_weights_run_from_the_grand_mean_to_the_exact_minimum():
         (lambda g: kinfed.weigh(g, "oracle", groups=[np.nan] * 9), "group of agent 0 is missing"),
         (lambda g: kinfed.weigh([np.zeros((3, 2))], "local"), "weigh needs a Geometry"),
         (lambda g: kinfed.weigh(g, "gradient"), "rule 'gradient' trains models, and a geometry has no rows to train on"),
-        (lambda g: kinfed.weigh(g, "local", zeta=1.0), "rule 'local' has no option 'zeta'"),
+        (lambda g: kinfed.weigh(g, "local", zeta=1.0), "no local option; leave 'zeta' out"),
         (lambda g: kinfed.weigh(g, "similarity-test", zeta=-1.0), "zeta must not be negative"),
         (lambda g: kinfed.weigh(g, "entropic", strength=0.0), "strength must be positive"),
         (lambda g: kinfed.weigh(g, "q-aggregation", c_q=-1.0), "c_q must not be negative"),

@@ -193,7 +193,7 @@ def test_learners_by_name():
     assert make_learner(ready) is ready
     with pytest.raises(InputError, match=r"learner 'forest' is not known; choose one of ridge, logistic, torch"):
         make_learner("forest")
-    with pytest.raises(InputError, match="no option 'alpha'; it has penalty, intercept"):
+    with pytest.raises(InputError, match="no ridge option 'alpha'; the nearest is"):
         make_learner("ridge", alpha=1.0)
     with pytest.raises(InputError, match="takes no options, got penalty"):
         make_learner(ready, penalty=1.0)

@@ -5,7 +5,6 @@ Features become float arrays or tables of categories, targets numbers or labels,
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Number
 from typing import Any
@@ -16,19 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
 
 from kinfed.errors import InputError
-from kinfed.validation import FloatArray, first_repeated
+from kinfed.validation import FloatArray, first_repeated, unknown
 
 Place = Callable[[int], str]
 """Says where a row of the input stands, for messages: ``place(3)`` is "agent a, row 3" or "a.csv, row 3"."""
-
-
-def unknown(kind: str, name: object, valid: Iterable[str]) -> InputError:
-    """The error for a name that is not among the valid ones; it offers the nearest."""
-    by_lower_case = {candidate.lower(): candidate for candidate in valid}
-    nearest = difflib.get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=0)
-    return InputError(
-        f"there is no {kind} {name!r}" + (f"; the nearest is {by_lower_case[nearest[0]]!r}" if nearest else "")
-    )
 
 
 def agent_labels(agent: ArrayLike) -> NDArray[Any]:

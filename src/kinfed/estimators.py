@@ -14,13 +14,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kinfed.backends.pooled import PooledAgents
 from kinfed.checkpoint import Store
-from kinfed.columns import unknown
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import make_learner
 from kinfed.methods import comparing
 from kinfed.run import run
 from kinfed.settings import Settings
+from kinfed.validation import unknown
 
 ONLY_AGENT = "only agent"
 

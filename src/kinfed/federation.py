@@ -25,13 +25,12 @@ from kinfed.columns import (
     feature_columns,
     group_labels,
     target_values,
-    unknown,
 )
 from kinfed.errors import InputError
 from kinfed.markup import card, paragraph, table
 from kinfed.plotting.analysis import FederationPlots
 from kinfed.splitting import derived_seed, held_out
-from kinfed.validation import FloatArray, first_repeated, positive
+from kinfed.validation import FloatArray, first_repeated, positive, unknown
 
 
 @dataclass(frozen=True, eq=False)

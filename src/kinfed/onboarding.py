@@ -61,10 +61,7 @@ def onboard(
         Of the rule; group labels are those of all agents and then of the newcomer.
     """
     joined, own = agents.joined(newcomer), np.array([len(agents.spec.names)])
-    chosen = dict(options)
-    if weights.calibration is not None:
-        chosen["mixture"] = weights.calibration.mixture  # the federation has chosen already
-    row = weigh_agents(joined, weights.rule, learner, chosen, targets=own)
+    row = weigh_agents(joined, weights.rule, learner, options, targets=own, known=weights.calibration)
     training = joined.labelled("training of a newcomer")
     models = fit_planned(learner, training, row.matrix, weights.plan, targets=own)
     evaluation = Evaluation(learner, {"personalized": ("weighted", models)}, own, row.matrix, quorum=0.0)

@@ -5,6 +5,7 @@ Everything behind these functions may assume clean float arrays, so the mathemat
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter, signature
 from numbers import Integral, Real
@@ -137,6 +138,15 @@ def one_of(value: Any, choices: Iterable[str], name: str) -> str:
     return str(value)
 
 
+def unknown(kind: str, name: object, valid: Iterable[str]) -> InputError:
+    """The error for a name that is not among the valid ones; it offers the nearest."""
+    by_lower_case = {candidate.lower(): candidate for candidate in valid}
+    nearest = difflib.get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=0)
+    return InputError(
+        f"there is no {kind} {name!r}" + (f"; the nearest is {by_lower_case[nearest[0]]!r}" if nearest else "")
+    )
+
+
 def check_options(who: str, function: Callable[..., Any], options: Iterable[str], given: int = 0) -> None:
     """Raise unless the function takes all of these options by name, beside its first `given` arguments.
 
@@ -148,7 +158,8 @@ def check_options(who: str, function: Callable[..., Any], options: Iterable[str]
     names = [one.name for one in parameters]
     for option in options:
         if option not in names:
-            raise InputError(f"{who} has no option {option!r}; it has {', '.join(names) or 'none'}")
+            none = InputError(f"there is no {who} option; leave {option!r} out")
+            raise unknown(f"{who} option", option, names) if names else none
 
 
 def _real(value: Any, name: str) -> float:

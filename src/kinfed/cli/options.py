@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +16,6 @@ import typer
 from click.core import ParameterSource
 
 from kinfed.cli.config import PAIR, filled_from_file, pair
-from kinfed.columns import unknown
 from kinfed.data import Preparation, read_federation
 from kinfed.embedding import (
     SAMPLINGS,
@@ -34,17 +32,16 @@ from kinfed.embedding import (
 )
 from kinfed.errors import InputError, naming
 from kinfed.federation import Agent, Federation
-from kinfed.learners import LEARNERS, Learner, make_learner
+from kinfed.learners import LEARNERS, Learner
 from kinfed.learners.base import learner_for
 from kinfed.settings import BACKENDS
+from kinfed.validation import check_options, unknown
 from kinfed.weights import RULES, geometric_rules
 
 DATA, COMPARISON, TRAINING, OUTPUT = "Data", "Comparison", "Training", "Output"
 MEDIAN = "median"
 KERNELS: dict[str, type[Any]] = {"gaussian": Gaussian, "laplace": Laplace, "matern": Matern, "polynomial": Polynomial}
 _SHIFT_MEANING = {"auto": "(x, y) where there is a target", "concept": "(x, y)", "covariate": "x alone"}
-# What a rule is given by the library, never by a user.
-_GIVEN_TO_RULES = {"geometry", "federation", "learner", "embeddings", "groups", "seed", "progress", "mixture"}
 
 
 class BandwidthType(click.ParamType):
@@ -294,8 +291,8 @@ def chosen_kernel(
             raise InputError("--bandwidth and --kernel-option need a kernel that is named, such as --kernel gaussian")
         return "auto"
     constructor = KERNELS[name]
-    # Features are there for polynomials of degree 2 alone.
-    _check_names(f"{name} kernel option", options, set(signature(constructor).parameters) - {"bandwidth", "degree"})
+    # The bandwidth has an option of its own, and features are there for polynomials of degree 2 alone.
+    check_options(f"{name} kernel", constructor, options, given=1)
     if name == "polynomial":
         if bandwidth != MEDIAN:
             raise InputError("the polynomial kernel has no bandwidth; leave --bandwidth out")
@@ -310,20 +307,15 @@ def chosen_kernel(
 
 def chosen_learner(train: Federation, name: str, given: Sequence[str] | None) -> Learner:
     """The learner of that name with these options; a network learns what the target asks for."""
-    usual, options = learner_for(train[0].y, name), pairs(given)
-    if not options:
-        return usual
-    _check_names(f"{name} option", options, set(signature(type(usual)).parameters))
     # A list is what a command line can write for a tuple, such as the widths of layers.
-    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-    task = {"task": usual.task} if "task" in signature(type(usual)).parameters else {}
-    return make_learner(name, **{**task, **plain})
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in pairs(given).items()}
+    return learner_for(train[0].y, name, **options)
 
 
 def chosen_rule_options(rule: str, given: Sequence[str] | None) -> dict[str, Any]:
     """Options of a rule, whose names are checked."""
     options = pairs(given)
-    _check_names(f"{rule} option", options, set(signature(RULES[rule].weigh).parameters) - _GIVEN_TO_RULES)
+    check_options(rule, RULES[rule].weigh, options, given=1)
     return options
 
 
@@ -335,9 +327,3 @@ def pairs(given: Sequence[str] | None) -> dict[str, Any]:
             raise InputError(f"option {name!r} is given twice; give it once")
         found[name] = value
     return found
-
-
-def _check_names(kind: str, options: Mapping[str, Any], valid: set[str]) -> None:
-    for name in options:
-        if name not in valid:
-            raise unknown(kind, name, sorted(valid)) if valid else InputError(f"there is no {kind}; leave {name!r} out")

@@ -14,7 +14,6 @@ import typer
 
 from kinfed.cli.options import KERNELS
 from kinfed.cli.terminal import Json, made_folder, print_facts, print_json, print_table, progress_bars, say
-from kinfed.columns import unknown
 from kinfed.data.tables import chosen_columns, numeric_batches
 from kinfed.embedding import (
     FEW_ROWS,
@@ -33,7 +32,7 @@ from kinfed.embedding import (
 from kinfed.embedding import sketch as sketch_of
 from kinfed.errors import InputError, SketchError
 from kinfed.files import write_whole
-from kinfed.validation import Array, first_repeated
+from kinfed.validation import Array, first_repeated, unknown
 
 app = typer.Typer(
     help="The one vector a site shares: make it, look at it, check it before it is sent.", no_args_is_help=True

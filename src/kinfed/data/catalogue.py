@@ -15,13 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from kinfed.columns import unknown
 from kinfed.data.formats import read_federation
 from kinfed.data.sources import FemnistImages, HeartFiles, PackagedTable, Source
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.files import write_whole
 from kinfed.progress import Progress, silent
+from kinfed.validation import unknown
 
 
 @dataclass(frozen=True)

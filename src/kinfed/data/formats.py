@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.columns import agent_labels, unknown
+from kinfed.columns import agent_labels
 from kinfed.data.tables import TABLE_SUFFIXES, read_folder, read_one_table, suffix_of
 from kinfed.errors import InputError, naming
 from kinfed.federation import Federation, assemble
-from kinfed.validation import Array
+from kinfed.validation import Array, unknown
 
 SUFFIXES = (*TABLE_SUFFIXES, ".json", ".npz")
 ARRAYS = ("X", "y", "agent", "agent_names", "feature_names", "target_names", "groups", "dup")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from kinfed.columns import column_kind, unknown
+from kinfed.columns import column_kind
 from kinfed.data.column_encoders import (
     MOST_CATEGORIES,
     CategoryRule,
@@ -23,7 +23,7 @@ from kinfed.data.column_encoders import (
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 from kinfed.parallel import map_on_cores
-from kinfed.validation import Array, positive_integer
+from kinfed.validation import Array, positive_integer, unknown
 
 
 @dataclass(frozen=True)

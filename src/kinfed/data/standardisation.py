@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinfed.errors import InputError
-from kinfed.federation import Federation
 from kinfed.validation import Array, Integers
 
 
@@ -126,18 +125,6 @@ class Standardisation:
         if not isinstance(sums, ColumnSums):
             raise InputError("there are no agents to standardise by; add up the column sums of at least one")
         return cls(sums.mean, sums.scale)
-
-    @classmethod
-    def of_features(cls, federation: Federation) -> Standardisation:
-        """From the features of a numeric federation, NaN left out."""
-        return cls.from_sums(sum(column_sums(agent.X) for agent in federation))
-
-    @classmethod
-    def of_target(cls, federation: Federation) -> Standardisation:
-        """From the target y of a regression."""
-        if not federation.has_target or any(agent.y is None or agent.y.dtype.kind not in "fiu" for agent in federation):
-            raise InputError("the federation has no numeric target to standardise")
-        return cls.from_sums(sum(column_sums(agent.y) for agent in federation if agent.y is not None))
 
     def transform(self, X: ArrayLike) -> Array:
         """Standardised values, of the same shape: a vector counts as one column."""

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kinfed.columns import agent_labels, column_kind, unknown
+from kinfed.columns import agent_labels, column_kind
 from kinfed.errors import InputError, MissingExtraError, naming
 from kinfed.federation import Federation, assemble
 from kinfed.progress import Progress
-from kinfed.validation import Array, first_repeated
+from kinfed.validation import Array, first_repeated, unknown
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 

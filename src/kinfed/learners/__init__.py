@@ -39,7 +39,7 @@ def _torch(**options: _Any) -> Learner:
     from kinfed.learners.neural import TorchLearner  # says what to install where there is no torch
     from kinfed.validation import check_options
 
-    check_options("learner 'torch'", TorchLearner, options)
+    check_options("torch", TorchLearner, options)
     return TorchLearner(**options)
 
 

@@ -230,7 +230,7 @@ def make_learner(learner: str | Learner | Any, **options: Any) -> Learner:
     """
     if isinstance(learner, str):
         constructor = LEARNERS[learner]
-        check_options(f"learner {learner!r}", constructor, options)
+        check_options(learner, constructor, options)
         return constructor(**options)
     if isinstance(learner, type):
         raise InputError(f"{learner.__name__} is a class; give an instance, {learner.__name__}(...)")
@@ -241,15 +241,15 @@ def make_learner(learner: str | Learner | Any, **options: Any) -> Learner:
     if hasattr(learner, "fit") and hasattr(learner, "get_params"):
         from kinfed.learners.scikit import ScikitLearner  # with scikit-learn, which takes a second to import
 
-        check_options("learner 'scikit'", ScikitLearner, options)
+        check_options("scikit-learn", ScikitLearner, options, given=1)
         return ScikitLearner(learner, **options)
     raise InputError(
         f"{learner!r} is not a learner; choose one of {', '.join(LEARNERS)}, or give a learner or a scikit-learn estimator"
     )
 
 
-def learner_for(y: NDArray[Any] | None, learner: str | Learner | Any) -> Learner:
+def learner_for(y: NDArray[Any] | None, learner: str | Learner | Any, **options: Any) -> Learner:
     """The learner; a network asked for by name predicts numbers where the outcome is floating point, else classes."""
     if isinstance(learner, str) and learner == "torch" and y is not None and y.dtype.kind == "f":
-        return make_learner("torch", task="regression")
-    return make_learner(learner)
+        options = {"task": "regression", **options}
+    return make_learner(learner, **options)

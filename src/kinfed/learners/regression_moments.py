@@ -79,16 +79,6 @@ class RegressionMoments:
         """Covariance of x with divisor n, of shape (..., d, d)."""
         return self.comoment[..., : self.dim, : self.dim]
 
-    @property
-    def xy(self) -> Array:
-        """Covariance of x and y with divisor n, of shape (..., d, *outputs)."""
-        return self._as_outputs(self.comoment[..., : self.dim, self.dim :])
-
-    @property
-    def yy(self) -> Array:
-        """Variance of each output with divisor n, of shape (..., *outputs)."""
-        return self._as_outputs(np.diagonal(self.comoment, axis1=-2, axis2=-1)[..., self.dim :])
-
     def scaled(self, mass: ArrayLike) -> RegressionMoments:
         """The same distribution with total mass `mass`."""
         return replace(self, n=np.broadcast_to(np.asarray(mass, dtype=np.float64), self.n.shape))

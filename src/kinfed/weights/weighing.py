@@ -93,7 +93,7 @@ def check_rule_options(rule: str, options: dict[str, Any]) -> None:
     chosen = RULES[rule]
     if "groups" in chosen.needs and options.get("groups") is None:
         raise InputError(f"rule {rule!r} needs groups; pass groups=...")
-    check_options(f"rule {rule!r}", chosen.weigh, options, given=1)
+    check_options(rule, chosen.weigh, options, given=1)
 
 
 def weigh_agents(
@@ -104,6 +104,7 @@ def weigh_agents(
     *,
     targets: Places | None = None,
     progress: Progress | None = None,
+    known: Calibration | None = None,
 ) -> Weights:
     """Weights of the targets, all agents by default, by a rule of `RULES`.
 
@@ -117,12 +118,14 @@ def weigh_agents(
         Of the rule; ``groups`` has a label for every agent, in order.
     targets : array of shape (T,), optional
     progress : callable, optional
+    known : Calibration, optional
+        What the federation chose before: nothing is judged again.
     """
     chosen, given = RULES[rule], dict(options or {})
     check_rule_options(rule, given)
     wanted = np.arange(len(agents.spec.names)) if targets is None else np.asarray(targets, dtype=np.int64)
     if chosen.trains:
-        return chosen.weigh(RuleContext(rule, agents, learner, wanted, progress), **given)
+        return chosen.weigh(RuleContext(rule, agents, learner, wanted, progress, known), **given)
     return agents.ask(OwnWeights(rule, given, wanted, usual_sketches(agents)))
 
 
@@ -141,6 +144,8 @@ class RuleContext:
     targets : array of shape (T,)
         The agents weights are wanted for.
     progress : callable, optional
+    known : Calibration, optional
+        What the federation chose before, for an agent that comes later.
     """
 
     rule: str
@@ -148,6 +153,7 @@ class RuleContext:
     learner: Learner
     targets: Places
     progress: Progress | None = None
+    known: Calibration | None = None
 
     def report(self, what: str, done: int, total: int) -> None:
         """Tell how far the work is."""

@@ -72,7 +72,7 @@ class Views:
         return cls(tuple(one.name for one in embeddings), main, tuple(one.features.n_features for one in embeddings))
 
 
-def calibrated(context: RuleContext, folds: int = 5, mixture: Mapping[Candidate, float] | None = None) -> Weights:
+def calibrated(context: RuleContext, folds: int = 5) -> Weights:
     """Score a family of weights by cross-validation at every agent, and take the best for the federation.
 
     Parameters
@@ -82,13 +82,11 @@ def calibrated(context: RuleContext, folds: int = 5, mixture: Mapping[Candidate,
     folds : int
         K, at least 2; slow learners set aside one fifth once, whatever K is. Agents of fewer than five points judge nothing
         and take what the others choose.
-    mixture : mapping from Candidate to share, optional
-        One that was chosen before, for an agent that comes later: nothing is scored again.
     """
     agents, learner, targets = context.agents, context.learner, context.targets
-    if mixture is not None:
+    if context.known is not None:
         budgeted = is_budgeted(agents, learner, Views.of(agents.spec.embeddings), folds)
-        return context.weights(mixed_weights(agents, learner, mixture, targets, budgeted=budgeted))
+        return context.weights(mixed_weights(agents, learner, context.known.mixture, targets, budgeted=budgeted))
     found = calibrate(agents, learner, folds=folds, report=partial(context.report, "calibrating"))
     return context.weights(calibrated_weights(agents, learner, found, targets), calibration=found)
 
