@@ -50,8 +50,8 @@ class RegressionMoments:
     >>> whole = regression_moments([[0.0], [1.0], [2.0]], [1.0, 3.0, 8.0])
     >>> fold = regression_moments([[2.0]], [8.0])
     >>> rest = whole - fold
-    >>> float(rest.n), rest.mean.round(12).tolist(), rest.xy.round(12).tolist()
-    (2.0, [0.5, 2.0], [0.5])
+    >>> float(rest.n), rest.mean.round(12).tolist(), rest.comoment.round(12).tolist()
+    (2.0, [0.5, 2.0], [[0.25, 0.5], [0.5, 1.0]])
     """
 
     n: Array
