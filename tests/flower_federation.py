@@ -74,11 +74,11 @@ def same(out, pooled, learner):
     np.testing.assert_allclose(weights.to_numpy(), pooled.weights.matrix, atol=1e-6)
     scores = pd.read_csv(out / "scores.csv", index_col="agent")
     pd.testing.assert_frame_equal(scores, pooled.scores, atol=1e-6, check_index_type=False)
-    methods = {"personalized": pooled.models, **pooled.baselines}
-    with np.load(out / "models.npz") as found:
-        for method, models in methods.items():
-            for name, array in parameters(models, learner).items():
-                np.testing.assert_allclose(found[f"{method}/{name}"], array, atol=1e-6)
+    found = kinfed.load(out, learner=learner_of(learner))
+    mine, here = ([one.models, *one.baselines.values()] for one in (found, pooled))
+    for ours, theirs in zip(mine, here, strict=True):
+        for name, array in parameters(theirs, learner).items():
+            np.testing.assert_allclose(parameters(ours, learner)[name], array, atol=1e-6)
 
 
 def config(out, learner, **more):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ from kinfed.backends.site import InProcess, sites_of
 from kinfed.backends.spec import FederationSpec
 from kinfed.backends.wire import Failure, Message, Request, payload_bytes
 from kinfed.deployment.server import write_result
-from kinfed.deployment.site_model import load_site_model
 from kinfed.federation import Agent, Federation
+from kinfed.model import keep_model, load_model
+from kinfed.reporting import report_data
 from site_runs import B, Recording, generated, labelled, run, same_models, spec_of
 
 
@@ -188,16 +190,16 @@ def test_an_agreement_reads_back_as_it_was_written() -> None:
 def test_a_site_keeps_its_model_and_can_use_it(tmp_path: Path) -> None:
     train, test = generated()
     learner = kinfed.make_learner("ridge")
-    sites = [replace(site, out=tmp_path / site.name) for site in sites_of(train, test, learner)]
+    sites = [replace(site, keep_model=partial(keep_model, tmp_path / site.name)) for site in sites_of(train, test, learner)]
     found = run(InProcess(sites))
     name = train.names[2]
-    kept = load_site_model(tmp_path / name)
+    kept = load_model(tmp_path / name / "model")
     prepared = spec_of(found).preparation.transform(test)
     expected = found.models.predict(2, prepared[2].X)
     np.testing.assert_allclose(kept.predict(test[2].X), expected)
     assert kept.weights[name] == pytest.approx(found.weights.matrix[2, 2])
     with pytest.raises(kinfed.InputError, match="no model"):
-        load_site_model(tmp_path / "nowhere")
+        load_model(tmp_path / "nowhere")
 
 
 def test_the_result_is_written_in_full(tmp_path: Path) -> None:
@@ -207,10 +209,11 @@ def test_the_result_is_written_in_full(tmp_path: Path) -> None:
     assert pd.read_csv(tmp_path / "out" / "weights.csv", index_col=0).shape == (B, B)
     scores = pd.read_csv(tmp_path / "out" / "scores.csv", index_col="agent")
     assert list(scores) == ["local", "grand-mean", "personalized"]
-    with np.load(tmp_path / "out" / "models.npz") as models:
-        np.testing.assert_array_equal(models["personalized/coefficients"], found.models.coefficients)
+    again = kinfed.load(tmp_path / "out")
+    np.testing.assert_array_equal(again.models.coefficients, found.models.coefficients)
+    pd.testing.assert_frame_equal(again.exchange.traffic, found.exchange.traffic)
     assert pd.read_csv(tmp_path / "out" / "traffic.csv").bytes.sum() == found.exchange.traffic.bytes.sum()
-    story = found.story()
+    story = report_data(found)
     assert story.diagnosis is None  # the rows are at the sites
     assert story.comparisons["local"].first_mean == pytest.approx(scores["personalized"].mean())
     page = (tmp_path / "out" / "index.html").read_text()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ import kinfed
 from kinfed.backends.agents import QUESTIONS
 from kinfed.backends.site import InProcess, sites_of
 from kinfed.cli.application import app
+from kinfed.model import keep_model
 from pages import ROOT, Stage, commands, differences, inline_commands, pages, steps
 from site_runs import run
 
@@ -61,7 +63,7 @@ def model_of_a_site(folder: Path) -> None:
     federation = kinfed.read_federation(folder / "patients.csv", target="outcome", agent="hospital")
     learner = kinfed.make_learner("ridge")
     first, *others = sites_of(federation, None, learner)
-    sites = [replace(first, out=folder / "data" / "model"), *others]
+    sites = [replace(first, keep_model=partial(keep_model, folder / "data" / "kinfed")), *others]
     run(InProcess(sites), learner)
 
 

@@ -46,7 +46,7 @@ TINY = {
         "group_sizes": (3, 3, 4), "points": 8, "features": 40, "hidden_layers": (1, 2), "widths": (4,), "epochs": 20,
         "batch": 16, "test_points": 30, "look_every": 5,
     },
-    "early-stop": {"agents": 8, "points": 6, "dim": 3, "features": 40, "steps": 200, "spreads": (0.0, 1.0)},
+    "early-stop": {"agents": 8, "points": 6, "dim": 3, "features": 40, "steps": 1000, "spreads": (0.0, 1.0)},
     "feature-count": {"agents": 8, "points": 6, "dim": 3, "features": (10, 40)},
     "femnist": {"epochs": 6, "features": 30, "hidden": 4, "batch": 8, "look_every": 2},
     "identical-agents": {

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import kinfed
 from flower_deployment import Deployment, Network, wait_until
 from flower_federation import AGENTS, ROUNDS, config, expected, learner_of, same, write_federation_app
-from kinfed.deployment.site_model import load_site_model
+from kinfed.model import load_model
 from test_flower_faults import CLIENT
 
 pytestmark = [pytest.mark.server, pytest.mark.torch, pytest.mark.slow, pytest.mark.xdist_group("deployment")]
@@ -54,7 +55,7 @@ def test_deployed(deployment, sites, app, killed, tmp_path):
     assert not phases & {"columns", "scale", "sketches", "weights"}  # what was finished is not done again
     assert log[-1]["event"] == "the run is complete"
     deployment.wait_for_end(run)
-    model = load_site_model(sites / "kept" / "south", learner_of("torch"))
+    model = load_model(sites / "kept" / "south" / "model")
     raw = test["south"].X
     np.testing.assert_allclose(model.predict(raw), pooled.predict("south", raw), atol=1e-6)
 
@@ -79,8 +80,7 @@ def test_the_rest_finish_where_a_site_dies_in_a_round_and_another_answers_garbag
     scores = pd.read_csv(out / "scores.csv", index_col="agent")["personalized"]
     assert np.isfinite(scores[["north", "south"]]).all()
     assert np.isnan(scores["west"])
-    with np.load(out / "models.npz") as models:
-        assert all(np.isfinite(array).all() for array in models.values())
+    assert np.isfinite(kinfed.load(out, learner=learner_of("torch")).models.stack.numpy()).all()
     assert json.loads(log.read_text().splitlines()[-1])["event"] == "the run is complete"
 
 

@@ -22,9 +22,9 @@ from kinfed.backends.site import InProcess, Site, sites_of
 from kinfed.backends.wire import Arrays, ArraySpec, Failure, Message, Request
 from kinfed.checkpoint import Store
 from kinfed.deployment.server import sentences, write_result
-from kinfed.deployment.site_model import load_site_model
 from kinfed.learners.base import Models, site_learner
 from kinfed.methods import METHODS, Method, MethodContext, comparing
+from kinfed.model import keep_model, load_model
 from kinfed.settings import Settings
 from kinfed.weights.geometry import Geometry
 from kinfed.weights.result import Weights, weights_of
@@ -407,10 +407,13 @@ def test_a_site_finds_the_questions_of_an_installed_package_itself() -> None:
 @pytest.mark.parametrize("method", ["ditto", "own-offset"])
 def test_the_model_a_site_keeps_is_the_one_it_was_scored_with(method: str, tmp_path: Path) -> None:
     train, test = generated()
-    sites = [replace(one, out=tmp_path / one.name) for one in sites_of(train, test, kinfed.make_learner("ridge"))]
+    sites = [
+        replace(one, keep_model=partial(keep_model, tmp_path / one.name))
+        for one in sites_of(train, test, kinfed.make_learner("ridge"))
+    ]
     found = run(InProcess(sites), method=method)
     for place, name in enumerate(train.names):
-        error = np.mean((load_site_model(tmp_path / name).predict(test[place].X) - test[place].y) ** 2)
+        error = np.mean((load_model(tmp_path / name / "model").predict(test[place].X) - test[place].y) ** 2)
         assert error == pytest.approx(found.scores.loc[name, "personalized"])
 
 
@@ -444,7 +447,8 @@ def test_a_result_without_weights_is_told_and_written(tmp_path: Path) -> None:
     write_result(found, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "attendance.csv",
-        "models.npz",
+        next(tmp_path.glob("result-*.npz")).name,
+        "result.json",
         "scores.csv",
         "traffic.csv",
     ]

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import kinfed
+from kinfed.reporting import report_data
 
 pytestmark = pytest.mark.xdist_group("pipeline")
 
@@ -232,7 +233,7 @@ def test_a_report_tells_what_the_result_holds(result, tmp_path):
     text = page.read_text()
     assert "Agents &amp; friends" in text
     assert "kinfed x" in text
-    story = result.story()
+    story = report_data(result)
     assert story.weights is result.weights
     assert str(story.comparisons["grand-mean"]) == str(result.compare("grand-mean"))
     assert story.choices == tuple(result.choices)
@@ -242,11 +243,11 @@ def test_a_report_tells_what_the_result_holds(result, tmp_path):
 def test_a_report_before_training_predicts(generated, tmp_path):
     found = kinfed.weighting(generated.train, "similarity-test")
     assert found.report(tmp_path).exists()
-    story = found.story()
+    story = report_data(found)
     assert not story.scored
     expected = kinfed.predict_gain(generated.train, "similarity-test")
     assert story.predicted.mean_gain == pytest.approx(expected.mean_gain)
-    assert kinfed.weighting(generated.train, "gradient").story().predicted is None  # models judge it, not embeddings
+    assert report_data(kinfed.weighting(generated.train, "gradient")).predicted is None  # models judge it, not embeddings
 
 
 @pytest.mark.parametrize("backend", ["pooled", "sites"])
@@ -254,7 +255,7 @@ def test_groups_that_are_given_stand_in_the_report(generated, backend):
     count = len(generated.train)
     labels = [f"group {k % 2}" for k in range(count)]
     result = kinfed.personalize(generated.train, rule="oracle", groups=labels, backend=backend)
-    assert result.story().groups == tuple(labels)
+    assert report_data(result).groups == tuple(labels)
     assert not any("group 1" in sentence for sentence in result.choices)
 
 

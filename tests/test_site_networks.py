@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from kinfed.backends.agents import QUESTIONS, Fold
+from kinfed.backends.agents import Fold
+from kinfed.backends.site import question_named
 from kinfed.backends.wire import Message
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
@@ -96,7 +97,7 @@ def assert_alike(pooled: TorchModels, across: TorchModels, tolerance: float) -> 
 def test_it_is_a_learner_for_sites_and_step_by_step():
     assert isinstance(make_learner(), SiteLearner)
     assert isinstance(make_learner(), StepwiseLearner)
-    assert QUESTIONS["local-training"] == f"{LocalTraining.__module__}:{LocalTraining.__qualname__}"
+    assert question_named("local-training") is LocalTraining
 
 
 @settings(max_examples=30, deadline=None)

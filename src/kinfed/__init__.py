@@ -57,9 +57,11 @@ from kinfed.errors import InputError, KinfedError, MissingExtraError, SketchErro
 from kinfed.federation import Agent, Federation
 from kinfed.learners import LEARNERS, make_learner
 from kinfed.methods import METHODS
+from kinfed.model import PersonalModel, UnusualRowsWarning, load_model
 from kinfed.onboarding import Newcomer
 from kinfed.pretraining_analysis import collaboration_weights, diagnose, predict_gain, weighting
 from kinfed.result import Personalization, Weighting
+from kinfed.result_files import load
 from kinfed.run import personalize
 from kinfed.weights import (
     RULES,
@@ -100,6 +102,7 @@ __all__ = [
     "MissingExtraError",
     "Newcomer",
     "PairedComparison",
+    "PersonalModel",
     "Personalization",
     "PersonalizedClassifier",
     "PersonalizedRegressor",
@@ -116,6 +119,7 @@ __all__ = [
     "SketchError",
     "SyntheticFederation",
     "TheoryTerms",
+    "UnusualRowsWarning",
     "Weighting",
     "Weights",
     "choose_embedding",
@@ -129,6 +133,8 @@ __all__ = [
     "features_from_recipe",
     "kernel_geometry",
     "label_shift",
+    "load",
+    "load_model",
     "load_sketch",
     "make_learner",
     "median_bandwidth",

@@ -29,7 +29,6 @@ VERSION = 2
 
 _MANIFEST = "checkpoint.json"
 _SETTINGS = "settings"
-_PIECES = (".npz", ".joblib")
 
 # What changes all the time is written at most this often, and less often where writing takes long: it may cost a twentieth
 # of the time.
@@ -81,7 +80,7 @@ class Store:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_unfinished(self.folder)  # of a process that was killed while it wrote
             if not manifest.exists():
-                if any(path.suffix in _PIECES for path in self.folder.iterdir()):
+                if any(path.suffix == ".npz" for path in self.folder.iterdir()):
                     raise InputError(
                         f"the checkpoint in {self.folder} has lost its {_MANIFEST}; give another folder, or empty it"
                     )

@@ -16,11 +16,10 @@ from kinfed.analysis import METRICS, Scores, score_models
 from kinfed.backends.agents import Agents, ChooseEmbeddings, Places, Question, SiteView, TrainingSpec
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import Arrays, ArraySpec, Message, arrays_of
-from kinfed.checkpoint import Kept
 from kinfed.embedding import chosen_embeddings
 from kinfed.errors import InputError
 from kinfed.federation import Federation
-from kinfed.learners.base import USUAL_PLAN, Learner, Models, fit_planned, site_learner
+from kinfed.learners.base import USUAL_PLAN, Learner, Models, fit_planned, packed
 from kinfed.progress import Progress
 from kinfed.registry import Registry
 from kinfed.settings import Settings
@@ -94,21 +93,23 @@ class Method(ABC):
         """One model per agent."""
 
     def pack(self, learner: Learner, models: Models, rows: Places) -> dict[str, NDArray[Any]]:
-        """Models of some agents as arrays, to be sent home."""
-        return site_learner(learner).pack(models, rows)
+        """Models of some agents as arrays, to be sent home or saved."""
+        return packed(learner, models, rows)
 
     def unpack(self, arrays: Arrays, site: SiteView) -> Models:
         """Models at their agent, which may have to look at its own rows, or at what it kept, to predict."""
         found: Models = site.learner.unpack(arrays, site.spec)
         return found
 
-    def keep(self, models: Models, site: SiteView) -> Arrays:
-        """The agent's own model, as it is written into the agent's folder."""
-        return site_learner(site.learner).pack(models, np.array([0]))
+    def keep(self, learner: Learner, models: Models, row: int = 0) -> dict[str, NDArray[Any]]:
+        """One agent's own model, as it is written into a file; what it needs of the agent's site is in it."""
+        return packed(learner, models, np.array([row]))
 
     def restore(self, arrays: Arrays, learner: Learner, spec: TrainingSpec) -> Models:
-        """The model that `keep` wrote."""
-        return site_learner(learner).unpack(arrays, spec)
+        """The model that `keep` wrote, as the only row."""
+        reader: Any = learner
+        found: Models = reader.unpack(arrays, spec)
+        return found
 
     @property
     def needs_site(self) -> bool:
@@ -179,6 +180,8 @@ class Evaluation(Question[dict[str, Scores]]):
     targets : array of shape (T,)
     weights : array of shape (T, B), optional
         Whom the own models listen to, told to the agents.
+    run : str
+        Which run this is, for those who keep their model.
     quorum : float, optional
     """
 
@@ -186,6 +189,7 @@ class Evaluation(Question[dict[str, Scores]]):
     models: Mapping[str, tuple[str, Models]]
     targets: Places
     weights: Array | None = None
+    run: str = ""
     quorum: float | None = None
 
     name = "evaluation"
@@ -205,7 +209,8 @@ class Evaluation(Question[dict[str, Scores]]):
                 for place, (method, models) in enumerate(self.models.values())
                 for name, array in METHODS[method].pack(self.learner, models, np.array([row])).items()
             }
-            asked[t] = Message({"methods": [method for method, _ in self.models.values()], "weights": told}, arrays)
+            methods = [method for method, _ in self.models.values()]
+            asked[t] = Message({"methods": methods, "weights": told, "run": self.run}, arrays)
         return asked
 
     @classmethod
@@ -219,7 +224,7 @@ class Evaluation(Question[dict[str, Scores]]):
                 scored = score_models(models, _alone(site), site.spec.task)
                 values[place] = [scored[metric][0] for metric in metrics]
         if site.keep_model is not None:
-            site.keep_model(METHODS[method].keep(models, site), method, asked.settings["weights"])
+            site.keep_model(site, models, method, asked.settings["weights"], str(asked.settings["run"]))
         return Message({"rows": 0 if site.test is None else len(site.test)}, {"values": values})
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
@@ -260,28 +265,6 @@ class Evaluation(Question[dict[str, Scores]]):
         return {
             name: score_models(models, agents.test, agents.task, self.targets) for name, (_, models) in self.models.items()
         }
-
-
-def scores_content(scored: Mapping[str, Scores]) -> Kept:
-    """Scores of every method as values that fit into JSON, and arrays."""
-    told = {name: {"task": one.task, "names": list(one.names), "metrics": list(one.values)} for name, one in scored.items()}
-    arrays: dict[str, NDArray[Any]] = {f"{name}/sizes": one.sizes for name, one in scored.items()}
-    for name, one in scored.items():
-        arrays |= {f"{name}/{metric}": values for metric, values in one.values.items()}
-    return Kept({"methods": told}, arrays)
-
-
-def read_scores(kept: Kept) -> dict[str, Scores]:
-    """Read what `scores_content` wrote."""
-    return {
-        name: Scores(
-            one["task"],
-            tuple(one["names"]),
-            kept.arrays[f"{name}/sizes"],
-            {metric: kept.arrays[f"{name}/{metric}"] for metric in one["metrics"]},
-        )
-        for name, one in kept.settings["methods"].items()
-    }
 
 
 def _alone(site: SiteView) -> Federation:

@@ -18,7 +18,7 @@ from kinfed.learners.base import learner_for
 from kinfed.learners.inputs import check_outcome
 from kinfed.methods import METHODS, comparing, ordered_options
 from kinfed.progress import Progress
-from kinfed.result import Weighting
+from kinfed.result import Weighting, known_of
 from kinfed.run import grouped, method_context, pooled_agents, rule_options
 from kinfed.settings import Settings
 from kinfed.weights import RULES, Weights
@@ -128,7 +128,7 @@ def weighting(
     )
     agents = pooled_agents(train, None, chosen, settings)
     weights = METHODS["weighted"].weigh(method_context(agents, chosen, settings, progress))
-    return Weighting(weights, chosen, agents, settings)
+    return Weighting(weights, chosen, known_of(agents, chosen), settings, agents)
 
 
 def diagnose(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas
@@ -13,32 +14,27 @@ from numpy.typing import ArrayLike, NDArray
 
 from kinfed.analysis import (
     PairedComparison,
-    PredictedGain,
     Scores,
     compare_scores,
-    comparisons,
-    diagnosis_of,
-    gain_of,
 )
 from kinfed.backends.agents import Agents
 from kinfed.backends.audit import Audit
 from kinfed.backends.pooled import PooledAgents
+from kinfed.backends.spec import FederationSpec, learner_text
 from kinfed.data import Preparation
 from kinfed.embedding import Embedding
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import Learner, Models
 from kinfed.markup import card, listing, paragraph, table
-from kinfed.methods import BASELINES, METHODS, ordered_options
+from kinfed.methods import BASELINES, METHODS
+from kinfed.model import NO_RUN, PersonalModel, RunStamp, refuse_rows
 from kinfed.onboarding import Newcomer, onboard
 from kinfed.plotting.evaluation import PersonalizationPlots, WeightingPlots
 from kinfed.progress import Progress
 from kinfed.settings import Settings
 from kinfed.validation import one_of
 from kinfed.weights import RULES, Weights
-
-if TYPE_CHECKING:
-    from kinfed.report import ReportData
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,18 +47,47 @@ class Weighting:
         Who would listen to whom; None for a method without weights.
     learner : Learner
         What would be trained.
-    agents : Agents
-        Who was asked, and how they were compared.
+    known : FederationSpec
+        What everybody knew of the agents: names, sizes, how rows become numbers and how agents were compared.
     settings : Settings
         What was asked for.
+    agents : Agents, optional
+        Who was asked. They have the rows, so they are in no file and in no pickle: None in what was read from one.
+    found : mapping
+        What was made of the rows on the way, such as the diagnosis, and stays when they are gone.
     """
 
     weighed: Weights | None
     learner: Learner
-    agents: Agents
+    known: FederationSpec
     settings: Settings
+    agents: Agents | None = None
+    found: dict[str, Any] = field(default_factory=dict)
 
     maker: ClassVar[str] = "weighting"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "agents": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # The rows of a copy in the same place are the same rows.
+        changed = {one.name: deepcopy(getattr(self, one.name), memo) for one in fields(self) if one.name != "agents"}
+        return replace(self, **changed)
+
+    def save(self, folder: str | Path, *, allow_rows: bool = False, overwrite: bool = False) -> Path:
+        """Write the result, without anybody's rows, into a folder; `kinfed.load` reads it.
+
+        Parameters
+        ----------
+        folder : path
+        allow_rows : bool
+            Write models even if they remember rows they were trained on, as nearest neighbours do.
+        overwrite : bool
+            Replace a result that is there.
+        """
+        from kinfed.result_files import save_result  # which knows what a result is made of
+
+        return save_result(self, folder, allow_rows=allow_rows, overwrite=overwrite)
 
     @property
     def weights(self) -> Weights:
@@ -74,9 +99,7 @@ class Weighting:
     @property
     def preparation(self) -> Preparation:
         """What made the rows numbers."""
-        if self.agents.preparation is None:
-            raise InputError("these agents' rows were numbers from the start")
-        return self.agents.preparation
+        return self.known.preparation
 
     @property
     def seed(self) -> int:
@@ -86,7 +109,7 @@ class Weighting:
     @property
     def embeddings(self) -> tuple[Embedding, ...]:
         """How agents were compared; the usual way first."""
-        return self.agents.spec.embeddings
+        return self.known.embeddings
 
     @property
     def rule_options(self) -> Mapping[str, Any]:
@@ -101,7 +124,7 @@ class Weighting:
     @property
     def _here(self) -> PooledAgents:
         if not isinstance(self.agents, PooledAgents):
-            raise InputError("the rows are at the sites, not here; ask the sites")
+            raise InputError("the rows are not here: they are at the sites, or were left out when the result was saved")
         return self.agents
 
     @property
@@ -152,71 +175,23 @@ class Weighting:
         path of the page
         """
         from kinfed.report import write_report  # a page of a second, which not every result becomes
+        from kinfed.reporting import report_data
 
-        return write_report(self.story(title=title, settings=settings, command=command, progress=progress), Path(folder))
-
-    def story(
-        self,
-        *,
-        title: str | None = None,
-        settings: Mapping[str, str] | None = None,
-        command: str | None = None,
-        progress: Progress | None = None,
-    ) -> ReportData:
-        """What the report tells: the weights, how agents differ, and what is predicted."""
-        from kinfed.report import MANY_AGENTS, ReportData
-
-        weights, names = self.weights, self.agents.spec.names
-        here = isinstance(self.agents, PooledAgents)
-        # Every fold of a prediction weighs all agents again: for many that takes minutes.
-        foreseen = here and not RULES[weights.rule].trains and len(names) <= MANY_AGENTS
-        groups = self.train.groups if here else None
-        return ReportData(
-            title=title or f"Who helps whom among {len(names)} agents",
-            weights=weights,
-            scored={},
-            comparisons={},
-            predicted=self._predicted(progress) if foreseen else None,
-            diagnosis=diagnosis_of(self.train, self.learner.task, self.seed, progress=progress) if here else None,
-            choices=tuple(self.choices),
-            sketch_sizes=tuple(one.features.n_features for one in self.embeddings),
-            norm_bound=self.embeddings[0].norm_bound,
-            traffic=None,
-            attendance=None,
-            settings=settings or self._asked,
-            seed=self.seed,
-            command=command or (self._call if here else None),
-            groups=None if groups is None else tuple(map(str, groups)),
-        )
-
-    @property
-    def _call(self) -> str:
-        """The call that made this, where no other command did."""
-        arguments = ", ".join(f"{name}={value}" for name, value in self._asked.items())
-        return f"kinfed.{self.maker}(train, {arguments})"
-
-    @property
-    def _asked(self) -> dict[str, str]:
-        """What was asked for, as arguments of that call."""
-        embedding = self.embeddings[0]
-        recipe = embedding.features.recipe
-        asked: dict[str, Any] = {"rule": self.weights.rule, "learner": self.learner, "seed": self.seed}
-        if self.rule_options:
-            asked["options"] = dict(self.rule_options)
-        if embedding.view is None:
-            asked["kernel"] = recipe.make_kernel()
-        if embedding.target is None and self.agents.spec.task != "unsupervised":
-            asked["shift"] = "covariate"
-        if recipe.seed is not None:
-            asked |= {"n_features": recipe.n_features, "sampling": recipe.sampling}
-        return {name: repr(value) for name, value in asked.items()}
+        data = report_data(self, title=title, settings=settings, command=command, progress=progress)
+        return write_report(data, Path(folder))
 
     def _repr_html_(self) -> str:
         return self.weights._repr_html_()
 
-    def _predicted(self, progress: Progress | None) -> PredictedGain:
-        options = ordered_options(self.settings, self.agents.spec.names)
-        return gain_of(self._here, self.weights.rule, options, progress=progress)
+
+def known_of(agents: Agents, learner: Learner) -> FederationSpec:
+    """What everybody knows of agents, without their rows."""
+    spec, preparation = agents.spec, agents.preparation
+    if preparation is None:
+        raise InputError("these agents' rows were numbers from the start, so that no raw rows can be predicted for")
+    return FederationSpec(
+        spec.names, spec.sizes, preparation, spec.embeddings, spec.task, learner_text(learner), spec.classes, spec.seed
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -234,6 +209,8 @@ class Personalization(Weighting):
         What crossed between server and agents, and who missed what, where agents were sites of their own.
     joined : mapping from name to Newcomer
         Agents that came while the run went on.
+    stamp : RunStamp
+        What tells the run from all others, and when it began.
     """
 
     models: Models
@@ -241,15 +218,21 @@ class Personalization(Weighting):
     scored: Mapping[str, Scores]
     exchange: Audit | None = None
     joined: Mapping[str, Newcomer] = field(default_factory=dict)
+    stamp: RunStamp = NO_RUN
 
     maker: ClassVar[str] = "personalize"
+
+    def __getstate__(self) -> dict[str, Any]:
+        for models in (self.models, *self.baselines.values()):
+            refuse_rows(self.learner, models, allow_rows=False)
+        return super().__getstate__()
 
     @property
     def scores(self) -> pandas.DataFrame:
         """The leading metric: a row per agent, columns local, grand-mean and personalized."""
         self._need_test("scores")
         columns = {name: scores[scores.metric] for name, scores in self.scored.items()}
-        return pandas.DataFrame(columns, index=pandas.Index(self.agents.spec.names, name="agent"))
+        return pandas.DataFrame(columns, index=pandas.Index(self.known.names, name="agent"))
 
     @property
     def metric(self) -> str:
@@ -267,25 +250,43 @@ class Personalization(Weighting):
         """Figures: weights, map, network, effective_sample_size, why, scores, gains, calibration."""
         return PersonalizationPlots(self)
 
-    def predict(self, agent: str | int, X: ArrayLike) -> NDArray[Any]:
-        """Predictions of an agent's personal model for raw rows of its columns."""
-        names = self.agents.spec.names
+    def model(self, agent: str | int) -> PersonalModel:
+        """One agent's model, to predict with and to take home."""
+        names, method = self.known.names, METHODS[self.settings.method]
         place = names.index(one_of(agent, names, "agent")) if isinstance(agent, str) else int(agent)
-        rows, method = self.preparation.rows(names[place], X).X, METHODS[self.settings.method]
-        if not method.needs_site:
-            return self.models.predict(place, rows)
-        sent = method.pack(self.learner, self.models, np.array([place]))
-        try:
-            own = method.unpack(sent, self._here.site(place))
-        except KeyError as error:  # it is not in the agent's state here
-            raise InputError(
-                f"agent {names[place]} kept its part of the model ({error}) at its site; predict there, or use "
-                "backend='pooled'"
-            ) from None
-        return own.predict(0, rows)
+        models, row = self.models, place
+        if method.needs_site:
+            sent = method.pack(self.learner, self.models, np.array([place]))
+            try:
+                models, row = method.unpack(sent, self._here.site(place)), 0
+            except KeyError as error:  # it is not in the agent's state here
+                raise InputError(
+                    f"agent {names[place]} kept its part of the model ({error}) at its site; predict there, or use "
+                    "backend='pooled'"
+                ) from None
+        heard = np.zeros(0) if self.weighed is None else self.weighed.matrix[place]
+        weights = {names[k]: float(heard[k]) for k in np.flatnonzero(heard)}
+        spec = self.known.training()
+        return PersonalModel(
+            names[place], self.settings.method, self.learner, models, row, self.preparation, spec, weights, self.stamp
+        )
+
+    def predict(self, agent: str | int, X: ArrayLike) -> NDArray[Any]:
+        """Predictions of an agent's personal model for raw rows; see `PersonalModel.predict`."""
+        return self.model(agent).predict(X)
+
+    def predict_proba(self, agent: str | int, X: ArrayLike) -> pandas.DataFrame:
+        """Probabilities of the classes by an agent's personal model for raw rows, a column per class."""
+        return self.model(agent).predict_proba(X)
 
     def onboard(
-        self, X: ArrayLike, y: ArrayLike | None = None, *, name: str = "newcomer", groups: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        name: str = "newcomer",
+        groups: ArrayLike | None = None,
+        train: Federation | None = None,
     ) -> Newcomer:
         """Weights and a model for an agent that comes later; nobody else's model changes.
 
@@ -297,34 +298,32 @@ class Personalization(Weighting):
             A name no agent has yet.
         groups : sequence, optional
             Labels of all agents and then of the newcomer, for rules that need them.
+        train : Federation, optional
+            The training data again, for a result that was read from a file: neither the agents' sketches nor the rows that
+            the newcomer's model is trained on are in it.
         """
-        if name in self.agents.spec.names:
+        if name in self.known.names:
             raise InputError(f"there is already an agent {name!r}; give the newcomer another name")
         newcomer, options = self.preparation.rows(name, X, y), dict(self.rule_options)
         if "groups" in RULES[self.weights.rule].needs:
             if groups is None:
                 raise InputError(f"rule {self.weights.rule!r} needs groups; pass groups=... of all agents and the newcomer")
             options["groups"] = groups
-        return onboard(self._here, newcomer, self.learner, self.weights, options)
+        here = self.agents if train is None else self._agents_of(train)
+        if not isinstance(here, PooledAgents):
+            raise InputError(
+                f"a newcomer is compared with the sketches of the {len(self.known.names)} agents and learns from "
+                "their rows, and a saved result holds neither; pass the training data as train=..., or ask the sites"
+            )
+        return onboard(here, newcomer, self.learner, self.weights, options, self.stamp)
 
-    def story(
-        self,
-        *,
-        title: str | None = None,
-        settings: Mapping[str, str] | None = None,
-        command: str | None = None,
-        progress: Progress | None = None,
-    ) -> ReportData:
-        """What the report tells: the weighting, what the models reached, and what crossed."""
-        before = super().story(title=title, settings=settings, command=command, progress=progress)
-        exchange = self.exchange
-        return replace(
-            before,
-            scored=self.scored,
-            comparisons=comparisons(self.scored, BASELINES, self.seed),
-            traffic=None if exchange is None else exchange.traffic,
-            attendance=None if exchange is None else exchange.attendance,
-        )
+    def _agents_of(self, train: Federation) -> PooledAgents:
+        """The agents again, from their training data."""
+        known = self.known
+        if train.names != known.names or not np.array_equal(train.sizes, known.sizes):
+            raise InputError("these are not the agents and rows of this result; pass the federation it was trained on")
+        rows = known.preparation.transform(train)
+        return PooledAgents(rows, known.task, known.seed, known.embeddings, self.learner, preparation=known.preparation)
 
     def _need_test(self, what: str) -> None:
         if not self.scored:
@@ -343,7 +342,7 @@ class Personalization(Weighting):
             shown = paragraph("Nothing is scored without test data: call personalize(..., test=...).")
         told, advice = str(self), [] if self.weighed is None else [self.weighed.explanation]
         return card(
-            f"Personal models of {len(self.agents.spec.names)} agents",
+            f"Personal models of {len(self.known.names)} agents",
             *([listing(told.split("\n"))] if told else []),
             shown,
             *(table(one, "Whom every agent listens to", 6) for one in advice),

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +26,7 @@ from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.server import connected
 from kinfed.backends.site import InProcess, Site, sites_of
 from kinfed.backends.wire import Channel
-from kinfed.checkpoint import Store
+from kinfed.checkpoint import Kept, Store
 from kinfed.columns import group_labels
 from kinfed.embedding import Kernel
 from kinfed.errors import InputError, MissingExtraError
@@ -39,16 +41,15 @@ from kinfed.methods import (
     MethodContext,
     comparing,
     ordered_options,
-    read_scores,
-    scores_content,
 )
+from kinfed.model import RunStamp
 from kinfed.onboarding import welcome
 from kinfed.progress import Progress
-from kinfed.result import Personalization
+from kinfed.result import Personalization, known_of
+from kinfed.result_files import RECORDS
 from kinfed.settings import BACKENDS, Settings
 from kinfed.validation import one_of
 from kinfed.weights import RULES, Weights
-from kinfed.weights.serialization import read_weights, weights_content
 
 
 def personalize(
@@ -177,32 +178,45 @@ def run(
         Every finished step is kept there, and a run that was killed goes on from it.
     progress : callable, optional
     """
-    context = method_context(agents, learner, settings, progress)
+    context, stamp = method_context(agents, learner, settings, progress), _stamp(store)
     weights = _weigh(context, settings, store)
     models = _train(context, settings, store, weights)
-    scored = _score(context, settings, store, models, weights)
+    scored = _score(context, settings, store, models, weights, stamp.run)
     late = {} if weights is None else agents.newcomers()
-    joined = welcome(late, agents, learner, settings, weights) if weights is not None and late else {}
+    joined = welcome(late, agents, learner, settings, weights, stamp) if weights is not None and late else {}
     return Personalization(
         weighed=weights,
         learner=learner,
-        agents=agents,
+        known=known_of(agents, learner),
         settings=settings,
+        agents=agents,
         models=models["personalized"],
         baselines={name: models[name] for name in BASELINES if name in models},
         scored=scored,
         exchange=agents.audit,
         joined=joined,
+        stamp=stamp,
     )
+
+
+def _stamp(store: Store) -> RunStamp:
+    """What tells this run from all others; one that goes on keeps it."""
+    kept = store.load("run")
+    if kept is not None:
+        return RunStamp(**kept.settings)
+    stamp = RunStamp(uuid4().hex[:16], datetime.now(UTC).isoformat(timespec="seconds"))
+    store.save("run", Kept(stamp._asdict()))
+    return stamp
 
 
 def _weigh(context: MethodContext, settings: Settings, store: Store) -> Weights | None:
     kept = store.load("weights")
     if kept is not None:
-        return read_weights(kept)
+        found: Weights = RECORDS.unpack(kept)
+        return found
     weights = METHODS[settings.method].weigh(context)
     if weights is not None and store.folder is not None:
-        store.save("weights", weights_content(weights))
+        store.save("weights", RECORDS.pack(weights))
     return weights
 
 
@@ -223,16 +237,23 @@ def _train(context: MethodContext, settings: Settings, store: Store, weights: We
 
 
 def _score(
-    context: MethodContext, settings: Settings, store: Store, models: Mapping[str, Models], weights: Weights | None
+    context: MethodContext,
+    settings: Settings,
+    store: Store,
+    models: Mapping[str, Models],
+    weights: Weights | None,
+    run: str,
 ) -> dict[str, Scores]:
     """Scores of every method, by every agent on its own test rows."""
     kept = store.load("scores")
     if kept is not None:
-        return read_scores(kept)
+        known: dict[str, Scores] = RECORDS.unpack(kept)
+        return known
     named = {name: (name if name in BASELINES else settings.method, one) for name, one in models.items()}
     matrix, everybody = None if weights is None else weights.matrix, np.arange(len(context.agents.spec.names))
-    scored = context.agents.ask(Evaluation(context.learner, named, everybody, matrix))
-    store.save("scores", scores_content(scored))
+    scored = context.agents.ask(Evaluation(context.learner, named, everybody, matrix, run))
+    if store.folder is not None:
+        store.save("scores", RECORDS.pack(scored))
     return scored
 
 

@@ -126,7 +126,7 @@ def score_models(
         else:
             values[row] = _classification(models, row, agent.X, np.asarray(agent.y))
     columns = {metric: np.ascontiguousarray(values[:, column]) for column, metric in enumerate(METRICS[task])}
-    return Scores(task, tuple(federation.names[k] for k in chosen), federation.sizes[chosen], MappingProxyType(columns))
+    return Scores(task, tuple(federation.names[k] for k in chosen), federation.sizes[chosen], columns)
 
 
 def worst_decile(values: ArrayLike, *, higher_is_better: bool) -> float:

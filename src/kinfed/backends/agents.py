@@ -121,6 +121,10 @@ class SiteState(MutableMapping[str, NDArray[Any]]):
         return len(self._arrays)
 
 
+KeepModel = Callable[["SiteView", Any, str, Mapping[str, float], str], None]
+"""Writes an agent's own model into its folder."""
+
+
 @dataclass(frozen=True, eq=False)
 class SiteView:
     """What the part of a question that runs where the rows are may look at: one agent's rows, and what everybody knows.
@@ -143,8 +147,10 @@ class SiteView:
         What is trained, as this agent was told; see `kinfed.learners`.
     state : SiteState
         What the agent keeps for itself from one question of a run to the next.
+    preparation : Preparation, optional
+        What made its rows numbers.
     keep_model : callable, optional
-        Called as ``keep_model(arrays, method, weights)`` where the agent keeps its own model.
+        Called as ``keep_model(site, models, method, weights, run)`` where the agent keeps its own model.
     """
 
     agent: Agent
@@ -156,7 +162,8 @@ class SiteView:
     fold: Fold | None
     learner: Any
     state: SiteState
-    keep_model: Callable[[Arrays, str, Mapping[str, float]], None] | None = None
+    preparation: Preparation | None = None
+    keep_model: KeepModel | None = None
 
 
 class Question(ABC, Generic[Found]):

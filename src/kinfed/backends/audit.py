@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pandas
 
@@ -66,6 +66,18 @@ class Audit:
                 self._file = self.path.open("a", encoding="utf-8")
             except OSError as error:
                 raise InputError(f"the audit log {self.path} cannot be written: {error.strerror or error}") from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "keep": None, "_file": None}  # a copy writes into no file
+
+    @classmethod
+    def of_tables(cls, traffic: pandas.DataFrame, attendance: pandas.DataFrame) -> Audit:
+        """The book of a run that is over, from its `traffic` and `attendance`."""
+        book = cls(absences=[Absence(*row) for row in attendance.itertuples(index=False)])
+        for agent, phase, direction, messages, nbytes in traffic.itertuples(index=False):
+            book._messages[agent, phase, direction] = int(messages)
+            book._bytes[agent, phase, direction] = int(nbytes)
+        return book
 
     def crossed(self, agent: str, phase: str, direction: str, nbytes: int, contents: Sequence[str]) -> None:
         """Count one message."""

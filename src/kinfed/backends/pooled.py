@@ -150,6 +150,7 @@ class PooledAgents:
             fold=self.fold,
             learner=self.learner,
             state=self._states.setdefault(place, SiteState()),
+            preparation=self.preparation,
         )
 
     def points(self, view: int) -> list[FloatArray]:

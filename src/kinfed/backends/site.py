@@ -10,26 +10,23 @@ Notes are arrays a site keeps for itself between two questions of one run: the s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.backends.agents import QUESTIONS, Fold, Question, SiteState, SiteView, TrainingSpec
+from kinfed.backends.agents import QUESTIONS, Fold, KeepModel, Question, SiteState, SiteView, TrainingSpec
 from kinfed.backends.handshake import HANDSHAKE, OwnTable
 from kinfed.backends.redaction import discreet, nameless
 from kinfed.backends.spec import FederationSpec, digest_of, learner_text
 from kinfed.backends.transport import NO_SPEC
-from kinfed.backends.wire import ENVELOPE, Arrays, Failure, Message, Request, arrays_of
+from kinfed.backends.wire import ENVELOPE, Failure, Message, Request, arrays_of
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
-from kinfed.files import write_whole
 from kinfed.splitting import deal_rows
 
 Notes = Mapping[str, NDArray[Any]]
@@ -54,8 +51,8 @@ class Site:
         Where it stands among the agents; sites of equal places are ordered by name.
     learner : Learner
         What will be trained; the same at every site.
-    out : path, optional
-        Folder its own model is written to.
+    keep_model : callable, optional
+        Writes its own model into its folder; see `kinfed.backends.agents.SiteView`.
     least_rows : int
         With fewer rows to train on it answers nothing: few rows can be computed from aggregates of them.
     """
@@ -64,7 +61,7 @@ class Site:
     test: Federation | None
     place: int
     learner: Any
-    out: Path | None = None
+    keep_model: KeepModel | None = None
     least_rows: int = 2
     _sessions: dict[str, SiteSession] = field(default_factory=dict, repr=False)
 
@@ -142,21 +139,9 @@ class SiteSession:
             fold=fold,
             learner=self.site.learner,
             state=SiteState(),
-            keep_model=None if self.site.out is None else self._keep_model,
+            preparation=spec.preparation,
+            keep_model=self.site.keep_model,
         )
-
-    def _keep_model(self, arrays: Arrays, method: str, weights: Mapping[str, float]) -> None:
-        """Write the agent's own model into its folder; files of an earlier run are replaced once the new ones are whole."""
-        folder, named = self.site.out or Path(), dict(arrays)
-        told = json.dumps({"agent": self.site.name, "method": method, "weights": dict(weights)}, indent=1).encode()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / "model.npz", lambda file: np.savez(file, **named))  # type: ignore[arg-type]
-            write_whole(folder / "agreement.json", lambda file: file.write(self.text.encode()))
-            write_whole(folder / "weights.json", lambda file: file.write(told))
-        except OSError as error:
-            reason = error.strerror or error
-            raise InputError(f"the model of agent {self.site.name} cannot be written to {folder}: {reason}") from None
 
 
 def answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
@@ -178,7 +163,7 @@ def answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
             )
         return _answer(site, request, notes)
     except KinfedError as error:
-        raise discreet(error, (site.name, *site.train.columns), [str(site.out or "")]) from error
+        raise discreet(error, (site.name, *site.train.columns)) from error
     except Exception as error:
         raise nameless(error, f"the task {request.task}") from error
 

@@ -27,13 +27,13 @@ from kinfed.cli.outputs import (
     theory_table,
     weights_account,
     write_settings,
-    write_weights,
 )
 from kinfed.cli.terminal import Json, Out, Seed, check_folder, made_folder, print_json, progress_bars, say, typed_command
 from kinfed.data.catalogue import fetch, find_entry
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.pretraining_analysis import predict_gain, weighting
+from kinfed.result_files import write_tables
 from kinfed.weights import geometric_rules
 
 _DEMO_TEST_SIZE = 0.5
@@ -185,7 +185,7 @@ def weights(
             )
         settings = used_settings(context)
         with bars.step("writing results and report"), complete(out, WEIGHT_FILES) as folder:
-            write_weights(found.weights, folder)
+            write_tables(found, folder)
             write_settings(context.command_path, settings, folder)
             found.report(
                 folder, title=_title(data, federation), settings=shown(settings), command=typed_command(), progress=bars

@@ -25,6 +25,7 @@ from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.methods import BASELINES
 from kinfed.result import Personalization, Weighting
+from kinfed.result_files import write_tables
 from kinfed.run import personalize
 from kinfed.weights import Weights
 
@@ -64,14 +65,6 @@ def complete(out: Path, names: Sequence[str]) -> Iterator[Path]:
 def files_in(out: Path, names: Sequence[str]) -> list[Path]:
     """The files of these names that are there."""
     return [out / name for name in names if (out / name).exists()]
-
-
-def write_weights(weights: Weights, folder: Path) -> None:
-    """Who listens to whom, why, and what calibration found."""
-    weights.to_frame().to_csv(folder / "weights.csv")
-    weights.explanation.to_csv(folder / "explanation.csv")
-    if weights.calibration is not None:
-        weights.calibration.table.to_csv(folder / "calibration.csv")
 
 
 def write_settings(command: str, settings: Mapping[str, Any], folder: Path) -> None:
@@ -141,11 +134,7 @@ class Run:
     def write(self, result: Personalization, title: str, settings: Mapping[str, Any], bars: Bars, command: str) -> None:
         """All files at once, with the settings that `command` takes; then nothing is left to go on from."""
         with bars.step("writing results and report"), complete(self.out, PERSONAL_FILES) as folder:
-            write_weights(result.weights, folder)
-            result.scores.to_csv(folder / "scores.csv")
-            if result.exchange is not None:
-                result.exchange.traffic.to_csv(folder / "traffic.csv", index=False)
-                result.exchange.attendance.to_csv(folder / "attendance.csv", index=False)
+            write_tables(result, folder)
             if self.log is not None and self.log.exists():
                 shutil.copyfile(self.log, folder / "audit.jsonl")
             write_settings(command, settings, folder)

@@ -119,6 +119,10 @@ class CategoryRule:
         rows = [*(one_hot.get(category, unseen) for category in found), one_hot[self.most_frequent]]
         return np.array(rows)[codes]
 
+    def unseen(self, values: pd.Series[Any]) -> Counter[str]:
+        """How often each category occurs that training never saw."""
+        return Counter({category: count for category, count in _counted(values).items() if category not in self.counts})
+
     def describe(self) -> str:
         """What is done to the column."""
         sentence = f"column {self.column}: one-hot encoded as {', '.join(self.counts)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +23,9 @@ from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 from kinfed.parallel import map_on_cores
 from kinfed.validation import Array, positive_integer, unknown
+
+FAR = 10.0
+"""Standard deviations from the training mean beyond which a number is unlike anything a model has learned from."""
 
 
 @dataclass(frozen=True)
@@ -126,28 +128,61 @@ class Preparation:
         return cls(tuple(columns), rules, left_out, made, mean, scale, bool(standardise))
 
     def transform(self, federation: Federation) -> Federation:
-        """The federation with the rules applied: float64 arrays without missing values; y and groups stay."""
-        for column in self.source:
-            if column not in federation.columns:
-                raise unknown("column", column, federation.columns)
-        for column in federation.columns:
-            if column not in self.source:
-                raise InputError(f"column {column!r} was not in the training data; leave it out, or fit again with it")
+        """The federation with the rules applied: float64 arrays without missing values; y and groups stay.
+
+        Columns are found by their names. Those that training left out, or never saw, are not looked at.
+        """
         position = {column: j for j, column in enumerate(federation.columns)}
+        absent = [rule.column for rule in self.rules if rule.column not in position]
+        if absent:
+            more = f" (and {len(absent) - 1} more: {', '.join(absent[1:6])})" if len(absent) > 1 else ""
+            raise InputError(f"{unknown('column', absent[0], federation.columns)}{more}; the model was trained on it")
         encoded = map_on_cores(lambda agent: self._encode(agent, position), federation)
         agents = tuple(replace(agent, X=X) for agent, X in zip(federation, encoded, strict=True))
         return replace(federation, agents=agents, columns=self.columns)
 
     def rows(self, name: str, X: ArrayLike, y: ArrayLike | None = None) -> Agent:
-        """Raw rows of one agent, in the columns of the training data, as an agent ready for a model."""
-        table: Any = X if hasattr(X, "columns") else np.asarray(X)
-        if table.ndim != 2 or table.shape[1] != len(self.source):
+        """Raw rows of one agent as an agent ready for a model.
+
+        A table has its columns found by name, in any order; an array must hold all columns of the training data, in their
+        order there (`source`), since nothing in it tells them apart.
+        """
+        return self.transform(self._alone(name, X, y))[0]
+
+    def unusual(self, name: str, X: ArrayLike) -> list[str]:
+        """What in raw rows is unlike anything in training, counted by column, in sentences.
+
+        Categories never seen count as none of those known, and numbers more than `FAR` standard deviations from the
+        training mean lie where no model has learned anything.
+        """
+        federation = self._alone(name, X, None)
+        rows, position = federation[0], {column: j for j, column in enumerate(federation.columns)}
+        found = []
+        for rule in self.rules:
+            values = column_of(rows.X, position[rule.column])
+            if isinstance(rule, CategoryRule):
+                new = rule.unseen(values)
+                if new:
+                    shown = ", ".join(map(repr, list(new)[:3]))
+                    found.append(f"column {rule.column}: categories never seen in {sum(new.values())} rows ({shown})")
+                continue
+            far = int((np.abs(values.to_numpy(dtype=np.float64, na_value=np.nan) - rule.mean) > FAR * rule.scale).sum())
+            if far:
+                told = f"more than {FAR:g} standard deviations from the training mean {rule.mean:.4g} in {far} rows"
+                found.append(f"column {rule.column}: {told}")
+        return found
+
+    def _alone(self, name: str, X: ArrayLike, y: ArrayLike | None) -> Federation:
+        """Raw rows as the federation of one agent."""
+        if hasattr(X, "columns"):
+            return Federation.from_arrays(X, y, [name] * len(X))  # type: ignore[arg-type]
+        array = np.asarray(X)
+        if array.ndim != 2 or array.shape[1] != len(self.source):
             raise InputError(
                 f"agent {name}: rows of the {len(self.source)} columns {', '.join(self.source[:5])}"
-                f"{', ...' if len(self.source) > 5 else ''} are expected, got an array of shape {table.shape}"
+                f"{', ...' if len(self.source) > 5 else ''} are expected in this order, got shape {array.shape}"
             )
-        columns = None if hasattr(X, "columns") else self.source
-        return self.transform(Federation.from_arrays(table, y, [name] * len(table), columns=columns))[0]
+        return Federation.from_arrays(array, y, [name] * len(array), columns=self.source)
 
     def describe(self) -> list[str]:
         """One sentence for each thing done, in the order of the columns."""

@@ -7,19 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas
-
 from kinfed.backends.server import connected
 from kinfed.backends.transport import TimeoutPolicy
 from kinfed.backends.wire import Channel
 from kinfed.checkpoint import Store
 from kinfed.deployment.options import MakeLearner, path_or_none, read_settings, server_learner_of
 from kinfed.errors import InputError
-from kinfed.files import write_whole
 from kinfed.learners.base import site_learner
-from kinfed.methods import METHODS, comparing
+from kinfed.methods import comparing
 from kinfed.result import Personalization
+from kinfed.result_files import write_tables
 from kinfed.run import run
 
 AUDIT = "audit.jsonl"
@@ -63,46 +60,22 @@ def run_federation(channel: Channel, run_config: Mapping[str, Any], make_learner
 
 
 def write_result(result: Personalization, out: Path) -> None:
-    """Write weights, explanations, scores, models, traffic, attendance and the report into a folder.
+    """Write the result with its models, its tables and its report into a folder; `kinfed.load` reads it.
 
     A method without weights has no report.
     """
     out.mkdir(parents=True, exist_ok=True)
-    weights, learner, names = result.weighed, site_learner(result.learner), result.agents.spec.names
-    if weights is not None:
-        weights.to_frame().to_csv(out / "weights.csv")
-        weights.explanation.to_csv(out / "explanation.csv")
-        if weights.calibration is not None:
-            weights.calibration.table.to_csv(out / "calibration.csv")
-    if result.scored:
-        result.scores.to_csv(out / "scores.csv")
-    trained = {name: (name, models) for name, models in result.baselines.items()}
-    trained["personalized"] = result.settings.method, result.models
-    arrays: dict[str, Any] = {
-        f"{title}/{name}": array
-        for title, (method, models) in trained.items()
-        for name, array in METHODS[method].pack(learner, models, np.arange(len(models))).items()
-    }
-    if result.joined:
-        rows = [one.weights.to_frame() for one in result.joined.values()]
-        pandas.concat(rows).fillna(0.0).to_csv(out / "newcomers-weights.csv")
-        scores = {name: dict(one.scores) for name, one in result.joined.items()}
-        pandas.DataFrame.from_dict(scores, orient="index").rename_axis("agent").to_csv(out / "newcomers-scores.csv")
-    for name, one in result.joined.items():
-        packed = learner.pack(one.models, np.array([0]))
-        arrays |= {f"newcomer {name}/{key}": array for key, array in packed.items()}
-    write_whole(out / "models.npz", lambda file: np.savez(file, **arrays))
-    if result.exchange is not None:
-        result.exchange.traffic.to_csv(out / "traffic.csv", index=False)
-        result.exchange.attendance.to_csv(out / "attendance.csv", index=False)
-    if weights is not None:
-        result.report(out, title=f"Personal models of {len(names)} sites", settings=result.settings.telling(learner))
+    result.save(out, overwrite=True)
+    write_tables(result, out)
+    if result.weighed is not None:
+        title = f"Personal models of {len(result.known.names)} sites"
+        result.report(out, title=title, settings=result.settings.telling(result.learner))
 
 
 def sentences(result: Personalization) -> list[str]:
     """The run in a few sentences."""
     return [
-        f"{len(result.agents.spec.names)} agents took part",
+        f"{len(result.known.names)} agents took part",
         *([] if result.exchange is None else result.exchange.describe()),
         *(f"agent {name} came late and has weights and a model" for name in result.joined),
     ]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from kinfed.data.tables import TABLE_SUFFIXES, read_folder, read_one_table, read
 from kinfed.deployment.options import MakeLearner, path_or_none, read_settings, site_learner_of
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
+from kinfed.model import keep_model
 from kinfed.settings import Settings
 
 NODE_OPTIONS = ("data", "name", "partition-id", "num-partitions", "test", "out", "least-rows")
@@ -77,7 +78,8 @@ def _site(node: Mapping[str, Any], options: Settings, make_learner: MakeLearner 
     least = node.get("least-rows", 2 if own is None else LEAST_ROWS)
     if not isinstance(least, int) or isinstance(least, bool) or least < 2:
         raise InputError(f"least-rows of a node must be a whole number of at least 2, got {least!r}")
-    return Site(train, test, place, learner, path_or_none(_text(node, "out")), least)
+    out = path_or_none(_text(node, "out"))
+    return Site(train, test, place, learner, None if out is None else partial(keep_model, out), least)
 
 
 def read_agent(path: Path, name: str, options: Settings) -> Federation:

@@ -6,8 +6,8 @@ the mean loss over the rows of agent k.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinfed.backends.agents import Agents, Task, TrainingSpec
+from kinfed.backends.spec import learner_text
 from kinfed.backends.wire import Arrays
 from kinfed.errors import InputError
 from kinfed.federation import Federation
@@ -106,7 +107,7 @@ class SiteLearner(Learner, Protocol):
         """Raise `InputError` if, as it is set, it cannot be trained across sites."""
 
     def pack(self, models: Any, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Models of some rows as arrays, to be sent to an agent."""
+        """Models of some rows as arrays, to be sent to an agent or written to a file."""
 
     def unpack(self, arrays: Arrays, spec: TrainingSpec) -> Models:
         """Models from arrays; raise `InputError` if they do not fit."""
@@ -140,20 +141,72 @@ class StepwiseLearner(Learner, Protocol):
 def site_learner(learner: Learner) -> SiteLearner:
     """The learner, if it can be trained where every agent is a site of its own; an `InputError` says that it cannot."""
     if not isinstance(learner, SiteLearner):
-        raise _needs_rows(learner)
+        raise needs_rows(learner)
     learner.check_sites()
     return learner
+
+
+def packed(learner: Learner, models: Models, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Models of some rows as arrays; an `InputError` if the learner has no way to write them."""
+    if not isinstance(learner, SiteLearner):
+        raise InputError(f"models of {type(learner).__name__} cannot be written to a file; it needs pack and unpack")
+    return learner.pack(models, rows)
 
 
 def rows_here(learner: Learner, agents: Agents) -> Federation:
     """All rows, for a learner that needs them in one place; an `InputError` where they are not."""
     if agents.rows is None:
-        raise _needs_rows(learner)
+        raise needs_rows(learner)
     return agents.rows
 
 
-def _needs_rows(learner: Learner) -> InputError:
+def needs_rows(learner: Learner) -> InputError:
+    """What is said where such a learner is to be trained across sites."""
     return InputError(f"{type(learner).__name__} needs all points in one place; across sites use ridge, logistic or torch")
+
+
+def learner_settings(learner: Learner) -> dict[str, Any]:
+    """The learner as values that fit into JSON: its name, the options that differ from the usual, and how it prints.
+
+    Options that are functions or arrays do not fit; whoever reads a model that needs one has to give the learner again.
+    """
+    options: dict[str, Any] = {}
+    code: list[str] = []
+    record: Any = learner
+    for one in fields(record) if is_dataclass(record) else ():
+        value = getattr(record, one.name)
+        if not one.init or value is None or one.metadata.get("predicts") is False:
+            continue
+        if not isinstance(value, bool | int | float | str | tuple):
+            code.append(one.name)
+        elif value != one.default:
+            options[one.name] = list(value) if isinstance(value, tuple) else value
+    return {"name": getattr(learner, "name", None), "text": learner_text(learner), "options": options, "code": code}
+
+
+def read_learner(told: Mapping[str, Any], arrays: Arrays, given: Learner | None, trusted: Sequence[str]) -> Learner:
+    """The learner that `learner_settings` told of, or the one that is given in its place.
+
+    Parameters
+    ----------
+    told : mapping
+    arrays : mapping from name to array
+        Of its models; those of a scikit-learn estimator hold the estimator itself.
+    given : Learner, optional
+    trusted : sequence of str
+        Types of other packages that a scikit-learn estimator may be made of.
+    """
+    if given is not None:
+        return given
+    if told["name"] == "scikit-learn":
+        from kinfed.learners.scikit import ScikitLearner
+
+        return ScikitLearner.restored(arrays, trusted)
+    if told["name"] not in LEARNERS or told["code"]:
+        why = f"{' and '.join(told['code'])} of it cannot be read from a file" if told["code"] else "it has no name here"
+        raise InputError(f"the model was trained by {told['text']}, and {why}; pass that learner as learner=...")
+    options = {name: tuple(one) if isinstance(one, list) else one for name, one in told["options"].items()}
+    return make_learner(told["name"], **options)
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,7 @@ class Logistic:
     max_iterations: int = 500
     solver: str = "auto"
 
+    name: ClassVar[str] = "logistic"
     task: ClassVar[Task] = "classification"
 
     def __post_init__(self) -> None:
@@ -253,6 +254,10 @@ class LogisticModels:
     def predict(self, row: int, X: ArrayLike) -> NDArray[Any]:
         """The most probable label of each point."""
         return np.asarray(self.classes[self.predict_proba(row, X).argmax(axis=1)])
+
+    def linear(self, row: int) -> Array:
+        """Slopes and then the intercept of every class, or of the second of two, of shape (C or 1, d + 1)."""
+        return self.coefficients[row]
 
     def predict_proba(self, row: int, X: ArrayLike) -> Array:
         """Probabilities (n, C) in the order of `classes`."""

@@ -62,6 +62,7 @@ class Ridge:
     penalty: float = 1e-2
     intercept: bool = True
 
+    name: ClassVar[str] = "ridge"
     task: ClassVar[Task] = "regression"
 
     def __post_init__(self) -> None:
@@ -152,6 +153,10 @@ class RidgeModels:
         """Predictions of the model of that row, of shape (n,) or (n, m)."""
         theta = self.coefficients[row]
         return np.asarray(points_array(X, "predict", len(theta) - 1) @ theta[:-1] + theta[-1])
+
+    def linear(self, row: int) -> Array:
+        """Slopes and then the intercept of the model of that row, of shape (outputs, d + 1)."""
+        return np.atleast_2d(self.coefficients[row].T)
 
     def predict_rows(self, rows: Sequence[int], X: ArrayLike) -> Array:
         """Predictions of several models for the same points, of shape (rows, n) or (rows, n, m)."""

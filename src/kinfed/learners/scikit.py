@@ -8,26 +8,30 @@ An agent alone has rows of weight one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import joblib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
+from sklearn.dummy import DummyClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
-from kinfed.backends.agents import Agents, Task
-from kinfed.checkpoint import Counter, Store
+from kinfed.backends.agents import Agents, Task, TrainingSpec
+from kinfed.backends.wire import Arrays
+from kinfed.checkpoint import Counter, Kept, Store
 from kinfed.errors import InputError
-from kinfed.files import write_whole
-from kinfed.learners.base import rows_here
+from kinfed.learners.base import needs_rows, rows_here
+from kinfed.learners.estimator_files import UntrustedTypesError, read, rows_inside, written
 from kinfed.learners.inputs import (
     agents_columns,
     agents_numbers,
+    check_models,
     own_codes,
     simplex_rows,
     training_store,
@@ -49,12 +53,15 @@ class ScikitLearner:
         step must. The estimator itself is never fitted; clones are.
     n_jobs : int, optional
         Processes that train targets at the same time, as joblib counts them.
+    trusted : tuple of str
+        Types of other packages than scikit-learn, NumPy and SciPy that may be made when fitted estimators are read from a
+        file, such as ``"my_package.MyScaler"``.
 
     Notes
     -----
     Every ``random_state`` that is not a number is set from the seed, the same for all targets, so that targets differ by
-    their weights alone. A classifier whose rows all have one label is not trained: it predicts that label. Checkpoints are
-    joblib files: reading them runs what they contain, so trust them as you trust the folder.
+    their weights alone. A classifier whose rows all have one label is not trained: it predicts that label. Files hold
+    estimators in the format of skops, which runs nothing when it is read.
 
     Examples
     --------
@@ -65,6 +72,9 @@ class ScikitLearner:
 
     estimator: BaseEstimator
     n_jobs: int | None = None
+    trusted: tuple[str, ...] = ()
+
+    name: ClassVar[str] = "scikit-learn"
 
     def __post_init__(self) -> None:
         if isinstance(self.estimator, type) or not all(hasattr(self.estimator, name) for name in ("fit", "get_params")):
@@ -105,7 +115,7 @@ class ScikitLearner:
         store = training_store(checkpoint, f"{_name(template)} {joblib.hash(template)}", agents, rows)
         counter = Counter(progress, _name(template), len(rows))
 
-        fitted = {place: stored for place in range(len(rows)) if (stored := _load(store, place)) is not None}
+        fitted = {place: stored for place in range(len(rows)) if (stored := self._load(store, place)) is not None}
         counter.add(len(fitted))
         waiting = [place for place in range(len(rows)) if place not in fitted]
         results = joblib.Parallel(n_jobs=self.n_jobs, return_as="generator")(
@@ -118,12 +128,51 @@ class ScikitLearner:
                 who = spec.names[target] if target < len(spec.names) else row
                 raise InputError(f"{_name(template)} could not be trained for agent {who}: {problem}")
             fitted[place] = model
-            _save(store, place, model)
+            store.save(f"part {place}", Kept(arrays={"estimator": written(model)}))
             counter.add(1)
         models = tuple(fitted[place] for place in inverse)
+        return self._models(models, spec)
+
+    def _models(self, estimators: tuple[Any, ...], spec: TrainingSpec) -> ScikitModels | ScikitClassifierModels:
         if self.task == "classification":
-            return ScikitClassifierModels(models, spec.dim, two_classes(spec))
-        return ScikitModels(models, spec.dim)
+            return ScikitClassifierModels(estimators, spec.dim, two_classes(spec))
+        return ScikitModels(estimators, spec.dim)
+
+    def check_sites(self) -> None:
+        """Refuse: an estimator sees all rows at once."""
+        raise needs_rows(self)
+
+    def pack(self, models: Any, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """The different estimators of some rows, each as the bytes of a skops file, and what they are clones of."""
+        check_models(models, ScikitModels, "scikit-learn")
+        chosen = [models.estimators[row] for row in rows.tolist()]
+        different = list({id(one): one for one in chosen}.values())
+        place = {id(one): number for number, one in enumerate(different)}
+        model_of = np.array([place[id(one)] for one in chosen], dtype=np.int64)
+        fitted = {f"estimator {number}": written(one) for number, one in enumerate(different)}
+        return {"template": written(clone(self.estimator)), "model of": model_of, **fitted}
+
+    def unpack(self, arrays: Arrays, spec: TrainingSpec) -> ScikitModels | ScikitClassifierModels:
+        """Fitted estimators from their bytes."""
+        different = [read(arrays[f"estimator {number}"], self.trusted) for number in range(len(arrays) - 2)]
+        return self._models(tuple(different[number] for number in arrays["model of"].tolist()), spec)
+
+    @classmethod
+    def restored(cls, arrays: Arrays, trusted: Sequence[str] = ()) -> ScikitLearner:
+        """The learner whose models `pack` wrote."""
+        return cls(read(arrays["template"], trusted), trusted=tuple(trusted))
+
+    def remembers_rows(self, models: Any) -> str | None:
+        """Which part of the fitted estimators holds rows of somebody, in words; None if none is known to."""
+        return next((what for one in models.estimators if (what := rows_inside(one)) is not None), None)
+
+    def _load(self, store: Store, place: int) -> Any:
+        """The estimator that was fitted before, or None; one of types nobody vouched for is fitted again."""
+        kept = store.load(f"part {place}")
+        try:
+            return None if kept is None else read(kept.arrays["estimator"], self.trusted, of_this_run=True)
+        except UntrustedTypesError:
+            return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +208,14 @@ class ScikitModels:
         total = float(self._ask(row, "score", X))
         return total / len(np.asarray(X)) if hasattr(_last_step(estimator), "inertia_") else total
 
+    def linear(self, row: int) -> Array | None:
+        """Slopes and then the intercept, of shape (outputs, d + 1), of a linear estimator; None for any other."""
+        estimator = self.estimators[row]
+        if not (hasattr(estimator, "coef_") and hasattr(estimator, "intercept_")):
+            return None
+        slopes = np.atleast_2d(estimator.coef_)
+        return np.column_stack([slopes, np.broadcast_to(estimator.intercept_, len(slopes))])
+
     def _ask(self, row: int, method: str, X: ArrayLike) -> Any:
         estimator = self.estimators[row]
         if not hasattr(estimator, method):
@@ -193,21 +250,6 @@ class ScikitClassifierModels(ScikitModels):
         return probabilities
 
 
-class ConstantClassifier:
-    """What a classifier is that saw one label only."""
-
-    def __init__(self, label: NDArray[Any]) -> None:
-        self.classes_ = label
-
-    def predict(self, X: Array) -> NDArray[Any]:
-        """The one label, for every point."""
-        return np.repeat(self.classes_, len(X))
-
-    def predict_proba(self, X: Array) -> Array:
-        """Probability one."""
-        return np.ones((len(X), 1))
-
-
 def row_weights(sizes: NDArray[np.int64], weights: Array) -> Array:
     """Weight of each pooled row: w_k / n_k times the effective sample size, and ones if all rows in use weigh the same."""
     shares = weights / np.maximum(sizes, 1)
@@ -226,30 +268,13 @@ def _fit_row(
     X, sample_weight = X[kept], sample_weight[kept]
     y = None if y is None else y[kept]
     if y is not None and is_classifier(template) and (y == y[0]).all():
-        return ConstantClassifier(y[:1].copy()), ""
+        return DummyClassifier(strategy="most_frequent").fit(X[:1], y[:1]), ""
     estimator = clone(template)
     try:
         estimator.fit(X, y, **dict.fromkeys(_weight_parameters(estimator), sample_weight))
     except (TypeError, ValueError) as error:
         return None, str(error).split("\n")[0]
     return estimator, ""
-
-
-def _load(store: Store, place: int) -> Any:
-    """The fitted estimator of a row, or None; unpickled, so trust it as you trust the folder."""
-    path = store.path(f"part {place}", "joblib")
-    if path is None or not path.exists():
-        return None
-    try:
-        return joblib.load(path)
-    except Exception as error:  # unpickling a damaged file can raise anything
-        raise InputError(f"the checkpoint {path} is damaged ({error}); delete it to do that piece again") from None
-
-
-def _save(store: Store, place: int, model: Any) -> None:
-    path = store.path(f"part {place}", "joblib")
-    if path is not None:
-        write_whole(path, lambda file: joblib.dump(model, file))
 
 
 def _weight_parameters(estimator: Any) -> tuple[str, ...]:

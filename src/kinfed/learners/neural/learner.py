@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -100,7 +100,7 @@ class TorchLearner:
     module: ModuleFactory | None = None
     hidden: tuple[int, ...] = (32,)
     task: Literal["classification", "regression"] = "classification"
-    loss: RowLoss | None = None
+    loss: RowLoss | None = field(default=None, metadata={"predicts": False})
     optimiser: Literal["adam", "sgd"] = "adam"
     learning_rate: float = 1e-3
     epochs: int = 100
@@ -109,12 +109,13 @@ class TorchLearner:
     weight_decay: float = 0.0
     patience: int | None = None
     validation_share: float = 0.2
-    warm_start: Mapping[str, Any] | TorchModels | None = None
+    warm_start: Mapping[str, Any] | TorchModels | None = field(default=None, metadata={"predicts": False})
     method: Literal["weighted-risk", "fedavg"] = "weighted-risk"
     rounds: int = 20
     local_epochs: int = 1
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 1
+    name: ClassVar[str] = "torch"
     site_memory: SiteMemory = field(default_factory=SiteMemory, init=False, repr=False)
 
     def __post_init__(self) -> None:

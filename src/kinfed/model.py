@@ -1,0 +1,240 @@
+"""One agent's model, as it leaves: ready for raw rows, without anybody's rows in it, in two small files."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas
+from numpy.typing import ArrayLike, NDArray
+
+from kinfed.backends.agents import SiteView, TrainingSpec
+from kinfed.backends.spec import label_settings, preparation_settings, read_labels, read_preparation
+from kinfed.checkpoint import Kept
+from kinfed.data import Preparation
+from kinfed.errors import InputError
+from kinfed.learners.base import Learner, Models, learner_settings, read_learner
+from kinfed.markup import card, paragraph, table
+from kinfed.methods import METHODS
+from kinfed.records import read_record, write_record
+
+KIND = "model"
+
+KEPT_MODELS = 3
+"""Models of earlier runs that a site keeps beside its own."""
+
+
+class UnusualRowsWarning(UserWarning):
+    """Rows to predict for are unlike anything in training."""
+
+
+class RunStamp(NamedTuple):
+    """What tells a run from all others, and when it began, in UTC."""
+
+    run: str = ""
+    made: str = ""
+
+
+NO_RUN = RunStamp()
+
+
+@dataclass(frozen=True, eq=False)
+class PersonalModel:
+    """One agent's model.
+
+    Attributes
+    ----------
+    agent : str
+    method : str
+        A key of `kinfed.METHODS`: how it was made.
+    learner : Learner
+        What was trained.
+    models : Models
+        Trained models, the agent's among them.
+    row : int
+        Which of them is the agent's.
+    preparation : Preparation
+        What makes raw rows numbers; the names of categories are part of it.
+    spec : TrainingSpec
+        What everybody knew before training.
+    weights : mapping from agent to weight
+        On whose rows it was trained; empty for a method without weights.
+    stamp : RunStamp
+        The run it comes from, and when that was.
+    """
+
+    agent: str
+    method: str
+    learner: Learner
+    models: Models
+    row: int
+    preparation: Preparation
+    spec: TrainingSpec
+    weights: Mapping[str, float] = field(default_factory=dict)
+    stamp: RunStamp = NO_RUN
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Predictions for raw rows: numbers, or labels.
+
+        A table has its columns found by name; columns the model does not use may be there or not. An array must hold all
+        columns of the training data, in their order there.
+        """
+        return self.models.predict(self.row, self._rows(X))
+
+    def predict_proba(self, X: ArrayLike) -> pandas.DataFrame:
+        """Probabilities of the classes for raw rows, a column per class."""
+        models: Any = self.models
+        if self.spec.classes is None or not hasattr(models, "predict_proba"):
+            raise InputError(f"the model of agent {self.agent} has no probabilities; use predict")
+        found = models.predict_proba(self.row, self._rows(X))
+        return pandas.DataFrame(found, columns=pandas.Index(models.classes, name="class"))
+
+    @property
+    def coefficients(self) -> pandas.DataFrame:
+        """Slopes and intercept in the units of the raw columns: a row per column, and one for the intercept.
+
+        There is one column, or one for each class (log odds of the second against the first where there are two). A
+        category stands as ``column=category``.
+        """
+        models: Any = self.models
+        linear = models.linear(self.row) if hasattr(models, "linear") else None
+        if linear is None or linear.shape[1] != len(self.preparation.columns) + 1:
+            raise InputError(
+                f"the model of agent {self.agent} ({self.learner!r}) is not linear in the columns of the table"
+            )
+        slopes = linear[:, :-1] / np.asarray(self.preparation.scale)
+        constant = linear[:, -1] - slopes @ np.asarray(self.preparation.mean)
+        classes = None if self.spec.classes is None else self.spec.classes.tolist()
+        if classes is None:
+            titles = ["coefficient"] if len(slopes) == 1 else [f"output {place}" for place in range(len(slopes))]
+        else:
+            titles = [str(one) for one in (classes if len(slopes) == len(classes) else classes[1:])]
+        return pandas.DataFrame(
+            np.column_stack([slopes, constant]).T,
+            index=pandas.Index([*self.preparation.columns, "(intercept)"], name="column"),
+            columns=titles,
+        )
+
+    def save(self, folder: str | Path, *, allow_rows: bool = False, overwrite: bool = False) -> Path:
+        """Write the model into a folder of its own; `kinfed.load_model` reads it.
+
+        Parameters
+        ----------
+        folder : path
+        allow_rows : bool
+            Write it even if it remembers rows it was trained on, as nearest neighbours do.
+        overwrite : bool
+            Replace a model that is there.
+        """
+        refuse_rows(self.learner, self.models, allow_rows)
+        told = {
+            "agent": self.agent,
+            **self.stamp._asdict(),
+            "method": self.method,
+            "weights": dict(self.weights),
+            "learner": learner_settings(self.learner),
+            "task": self.spec.task,
+            "classes": None if self.spec.classes is None else label_settings(self.spec.classes),
+            "rows": int(self.spec.sizes.sum()),
+            "preparation": preparation_settings(self.preparation),
+        }
+        arrays = METHODS[self.method].keep(self.learner, self.models, self.row)
+        return write_record(folder, KIND, Kept(told, arrays), overwrite=overwrite)
+
+    def _rows(self, X: ArrayLike) -> Any:
+        found = self.preparation.unusual(self.agent, X)
+        if found:
+            warnings.warn(f"unlike anything in training: {'; '.join(found)}", UnusualRowsWarning, stacklevel=3)
+        return self.preparation.rows(self.agent, X).X
+
+    def __repr__(self) -> str:
+        return (
+            f"PersonalModel(agent={self.agent!r}, method={self.method!r}, learner={self.learner!r}, run={self.stamp.run!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        heard = pandas.Series(dict(self.weights), name="weight", dtype=float).sort_values(ascending=False)
+        return card(f"Model of {self.agent}", paragraph(repr(self.learner)), table(heard.to_frame(), "Trained on"))
+
+
+def load_model(path: str | Path, *, learner: Learner | None = None, trusted: Sequence[str] = ()) -> PersonalModel:
+    """Read a model that `PersonalModel.save`, ``kinfed personalize`` or a deployed site wrote.
+
+    Parameters
+    ----------
+    path : path
+        Its folder.
+    learner : Learner, optional
+        What was trained, where a file cannot say it: a network made by a function, or a learner of your own.
+    trusted : sequence of str
+        Types of scikit-learn's trees or of other packages that the file may make objects of.
+    """
+    kept = read_record(path, KIND)
+    told = kept.settings
+    try:
+        preparation = read_preparation(told["preparation"])
+        classes = None if told["classes"] is None else read_labels(told["classes"])
+        names, sizes = (str(told["agent"]),), np.array([told["rows"]])
+        spec = TrainingSpec(names, sizes, len(preparation.columns), classes, 0, told["task"])
+        trained = read_learner(told["learner"], kept.arrays, learner, trusted)
+        models = METHODS[told["method"]].restore(kept.arrays, trained, spec)
+        return PersonalModel(
+            agent=names[0],
+            method=str(told["method"]),
+            learner=trained,
+            models=models,
+            row=0,
+            preparation=preparation,
+            spec=spec,
+            weights=dict(told["weights"]),
+            stamp=RunStamp(str(told["run"]), str(told["made"])),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the model in {path} cannot be read ({error!r}); save it anew") from None
+
+
+def keep_model(out: Path, site: SiteView, models: Models, method: str, weights: Mapping[str, float], run: str) -> None:
+    """Write a site's own model into ``out/model``; the last few of earlier runs stay in ``out/earlier``.
+
+    Parameters
+    ----------
+    out : path
+    site : SiteView
+    models : Models
+        The agent's, as the only row.
+    method : str
+    weights : mapping from agent to weight
+    run : str
+    """
+    if site.preparation is None:
+        raise InputError(f"agent {site.agent.name} has no preparation to keep with its model")
+    stamp = RunStamp(run, datetime.now(UTC).isoformat(timespec="seconds"))
+    made = PersonalModel(site.agent.name, method, site.learner, models, 0, site.preparation, site.spec, weights, stamp)
+    current, earlier = out / "model", out / "earlier"
+    try:
+        earlier.mkdir(parents=True, exist_ok=True)
+        known = load_model(current, learner=site.learner).stamp if (current / "model.json").exists() else None
+        if known is not None and known.run != run:
+            shutil.copytree(current, earlier / f"{known.made.replace(':', '')}-{known.run}", dirs_exist_ok=True)
+            for old in sorted(earlier.iterdir())[:-KEPT_MODELS]:
+                shutil.rmtree(old)
+        made.save(current, overwrite=True)
+    except (OSError, InputError) as error:
+        # What the server hears of it names no folder of the site.
+        raise InputError(f"agent {site.agent.name} could not write its model ({type(error).__name__})") from error
+
+
+def refuse_rows(learner: Learner, models: Models, allow_rows: bool) -> None:
+    """Raise if trained models hold rows of somebody and that was not allowed."""
+    ask: Any = getattr(learner, "remembers_rows", None)
+    inside = None if ask is None or allow_rows else ask(models)
+    if inside is not None:
+        raise InputError(f"the models hold {inside}; say allow_rows=True to write them all the same")
