@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: demo docs experiments reproduce check test lint types imports check-format quick unit format benchmarks clean
 
 demo: .venv/.demo
-	$(BIN)/kinfed demo --out demo
+	$(BIN)/kinfed demo --out demo --force
 
 # The documentation site, built without network, every warning an error; open build/docs/index.html.
 docs: .venv/.docs

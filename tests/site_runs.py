@@ -18,8 +18,8 @@ from kinfed.backends.wire import ENVELOPE, Failure, Message, Request, arrays_of
 from kinfed.checkpoint import Store
 from kinfed.federation import Agent, Federation
 from kinfed.learners.base import site_learner
-from kinfed.methods import comparing
 from kinfed.result import Personalization
+from kinfed.run import comparing
 from kinfed.run import run as run_on
 from kinfed.settings import Settings
 

@@ -48,6 +48,9 @@ def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
         "explanation.csv",
         "hsb82.csv",
         "index.html",
+        "models",
+        next((tmp_path / "demo").glob("result-*.npz")).name,
+        "result.json",
         "scores.csv",
         "settings.toml",
         "weights.csv",
@@ -76,7 +79,7 @@ def test_weights_and_personalize_on_ones_own_table(kinfed_here, tmp_path):
 def test_files_of_an_earlier_run_that_this_one_does_not_write_go(kinfed_here, tmp_path):
     assert kinfed_here("weights", "patients.csv", *ABOUT, "--out", "w", "--leave-out", "country")[0] == 0
     (tmp_path / "w" / "notes.txt").write_text("mine")
-    assert kinfed_here("weights", "patients.csv", *ABOUT, "--out", "w", "--rule", "local")[0] == 0
+    assert kinfed_here("weights", "patients.csv", *ABOUT, "--out", "w", "--rule", "local", "--force")[0] == 0
     assert sorted(path.name for path in (tmp_path / "w").iterdir()) == [
         "explanation.csv",
         "index.html",
@@ -92,7 +95,7 @@ def test_groups_come_from_a_column_and_are_no_feature(kinfed_here, tmp_path):
     same = np.equal.outer(np.arange(8) % 2, np.arange(8) % 2)
     np.testing.assert_allclose(weights, same / 4)  # all hospitals are of one size
     _, told, _ = kinfed_here(
-        "weights", "patients.csv", *ABOUT, "--groups", "country", "--rule", "local", "--out", "w", "--json"
+        "weights", "patients.csv", *ABOUT, "--groups", "country", "--rule", "local", "--out", "v", "--json"
     )
     assert not any("country" in choice for choice in json.loads(told)["choices"])
 

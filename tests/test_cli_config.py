@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import cli_runs
 from cli_runs import ABOUT
-from kinfed.cli.config import pair, settings_text, toml_value
+from kinfed.cli.config import pair, settings_text
+from kinfed.settings import Settings, toml_value
 
 VALUES = st.one_of(
     st.booleans(),
@@ -147,8 +148,10 @@ def test_files_that_are_not_there(kinfed_here, tmp_path, name, words):
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), VALUES), st.lists(VALUES))
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_every_value_survives_the_file(table, values):
-    text = settings_text("kinfed weights", "1", {"plain": values, "table": table})
-    assert tomllib.loads(text) == {"plain": values, "table": table}
+    text = settings_text(Settings(options=table, leave_out=tuple(map(str, values))), "weights")
+    found = tomllib.loads(text)
+    assert found.get("rule-options", {}) == {name: value for name, value in table.items() if name != "groups"}
+    assert found.get("leave-out", []) == list(map(str, values))
 
 
 @given(VALUES)

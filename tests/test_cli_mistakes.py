@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -130,7 +131,6 @@ NAMED = [
     (on("patients.csv", "--sampling", "sobol", "--features", "501"), "--features must be even with --sampling sobol"),
     (on("patients.csv", "--test-size", "1.5"), "--test-size must be a fraction"),
     (on("patients.csv", "--test-size", "0.99"), "--test-size 0.99 leaves agent 0 a single row to learn from"),
-    (on("patients.csv", "--test-size", "0"), "--test-size must be positive"),
     (on("patients.csv", "--test-size", "0.001"), "give a larger --test-size"),
     (("theory", "patients.csv", *ABOUT, "--rule", "calibrated", "--out", "x"), "take it to kinfed weights"),
     (("theory", "patients.csv", *ABOUT, "--level", "2", "--out", "x"), "level must lie between 0 and 1"),
@@ -222,18 +222,21 @@ def test_a_run_that_fails_leaves_earlier_results_as_they_are(kinfed_here, tmp_pa
     cli_runs.patients().to_csv("patients.csv", index=False)
     options = ("--rule", "entropic", "--backend", backend, "--out", "p")
     assert kinfed_here("personalize", "patients.csv", *ABOUT, *options)[0] == 0
-    before = {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()}
+    before = {path: path.read_bytes() for path in (tmp_path / "p").rglob("*.*")}
+    code, _, wrong = kinfed_here("personalize", "patients.csv", *ABOUT, *options, "--seed", "9")
+    assert code == 1
+    assert "of an earlier run; give another folder with --out, or --force" in wrong
 
     def is_full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as full:
         full.setattr(Personalization, "report", is_full)
-        code, _, wrong = kinfed_here("personalize", "patients.csv", *ABOUT, *options, "--seed", "9")
+        code, _, wrong = kinfed_here("personalize", "patients.csv", *ABOUT, *options, "--seed", "9", "--force")
     assert code == 1
     assert "results cannot be written to p: No space left on device" in wrong
-    kept = {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir() if path.name != "checkpoint"}
-    assert kept == before
+    shutil.rmtree(tmp_path / "p" / "checkpoint")
+    assert {path: path.read_bytes() for path in (tmp_path / "p").rglob("*.*")} == before
     bad = kinfed_here("personalize", "patients.csv", *ABOUT, "--rule-option", "strength=-1", "--out", "q", *options[:4])
     assert bad[0] == 1
     assert not (tmp_path / "q").exists()  # nothing is in the way of the same run, mended

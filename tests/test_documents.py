@@ -157,7 +157,7 @@ def test_every_make_target_exists():
     for command in sorted(named):
         done = would_make(*shlex.split(command)[1:])
         assert done.returncode == 0, (command, done.stderr)
-    assert would_make("demo").stdout.splitlines()[-1].endswith("kinfed demo --out demo")
+    assert would_make("demo").stdout.splitlines()[-1].endswith("kinfed demo --out demo --force")
 
 
 def test_the_program_is_beside_python():

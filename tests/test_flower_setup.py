@@ -20,11 +20,11 @@ from kinfed.backends.wire import Request
 from kinfed.cli.sites import flower_app
 from kinfed.deployment.certificates import write_certificates
 from kinfed.deployment.folder import write_app
-from kinfed.deployment.options import deployed_fields, read_settings, server_learner_of
+from kinfed.deployment.options import read_settings, server_learner_of
 from kinfed.deployment.site import site_from_context
 from kinfed.errors import InputError, MissingExtraError
 from kinfed.federation import Federation
-from kinfed.settings import Settings
+from kinfed.settings import FLOWER, Settings, options_of
 
 
 def site(node, run, make_learner=None):
@@ -58,7 +58,7 @@ def test_a_site_alone_holds_the_rows_it_has_in_the_pool(tables, place, name):
     alone = site({"partition-id": place, "data": str(tables / f"{name}.csv")}, run)
     picked = site({"partition-id": place, "data": str(tables / "all.csv"), "name": name}, run)
     for made in (pooled, alone, picked):
-        assert (made.name, made.place, made.out) == (name, place, None)
+        assert (made.name, made.place, made.keep_model) == (name, place, None)
         same(made.train, train.select([place]))
         same(made.test, test.select([place]))
         assert repr(made.learner) == repr(kinfed.make_learner("ridge"))
@@ -67,7 +67,8 @@ def test_a_site_alone_holds_the_rows_it_has_in_the_pool(tables, place, name):
 def test_a_node_may_have_a_name_a_test_file_and_a_folder_of_its_own(tables):
     node = {"data": str(tables / "north.csv"), "test": str(tables / "east.csv"), "name": "N", "out": str(tables / "mine")}
     made = site(node, {"target": "y"})
-    assert (made.name, len(made.train[0]), len(made.test[0]), made.out) == ("N", 30, 20, tables / "mine")
+    assert (made.name, len(made.train[0]), len(made.test[0])) == ("N", 30, 20)
+    assert made.keep_model.args == (tables / "mine",)
     assert site({"data": str(tables / "north.csv")}, {"target": "y", "test-size": 0.0}).test is None
     assert site({"data": str(tables / "north.csv"), "name": 7}, {"target": "y"}).name == "7"
 
@@ -105,7 +106,7 @@ def test_the_task_decides_the_type_of_the_target_where_a_site_cannot_know(tmp_pa
         ({"data": "{}/north.csv"}, {"target": "why"}, "why"),
         ({"data": "{}/north.csv"}, {"target": "z", "task": "regression"}, "not a number"),
         ({"data": "{}/north.csv"}, {"target": "y", "task": "classification"}, "has decimals"),
-        ({"data": "{}/north.csv"}, {"seeds": 1}, "no option 'seeds' in a run's configuration"),
+        ({"data": "{}/north.csv"}, {"seeds": 1}, "no option 'seeds'; the nearest is"),
     ],
 )
 def test_mistakes_in_a_configuration_are_named(tables, node, run, match):
@@ -166,7 +167,7 @@ def test_the_least_number_of_rows_is_checked(tables, least):
 @pytest.mark.parametrize(
     "config, match",
     [
-        ({"seed": "1"}, "seed of a run must be a whole number"),
+        ({"seed": "1"}, "option seed must be a whole number"),
         ({"seed": True}, "whole number"),
         ({"standardise": 1}, "true or false"),
         ({"seconds": "soon"}, "a number"),
@@ -182,8 +183,8 @@ def test_options_of_the_wrong_kind_are_named(config, match):
 
 
 def test_options_are_read_as_they_are_meant(tmp_path):
-    read = read_settings({"seconds": 5, "leave-out": " id, date ,", "n-features": 20})
-    assert (read.seconds, read.n_features) == (5.0, 20)
+    read = read_settings({"seconds": 5, "leave-out": " id, date ,", "features": 20, "rule-options.steps": 30})
+    assert (read.seconds, read.n_features, read.options) == (5.0, 20, {"steps": 30})
     pd.DataFrame({"id": range(12), "x": range(12), "date": range(12), "y": range(12)}).to_csv(
         tmp_path / "a.csv", index=False
     )
@@ -201,7 +202,9 @@ def test_the_app_folder_is_a_valid_app_that_says_every_option(tmp_path):
     text = (folder / "pyproject.toml").read_text()
     config = get_project_config(folder)["tool"]["flwr"]["app"]["config"]  # as Flower checks and reads it
     assert config == tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
-    assert set(config) == set(deployed_fields())
+    tables = {"rule-options", "kernel-options", "learner-options"}  # Flower takes no empty ones
+    assert set(config) == set(options_of(FLOWER)) - tables
+    assert all(f"# {name}.NAME = VALUE" in text for name in tables)
     assert read_settings(config) == Settings(target='the "y"', data="C:\\data")
     lines = text[text.index("[tool.flwr.app.config]") :].splitlines()[1:]
     for number, line in enumerate(lines):

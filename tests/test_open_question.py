@@ -23,8 +23,9 @@ from kinfed.backends.wire import Arrays, ArraySpec, Failure, Message, Request
 from kinfed.checkpoint import Store
 from kinfed.deployment.server import sentences, write_result
 from kinfed.learners.base import Models, site_learner
-from kinfed.methods import METHODS, Method, MethodContext, comparing
+from kinfed.methods import METHODS, Method, MethodContext
 from kinfed.model import keep_model, load_model
+from kinfed.run import comparing
 from kinfed.settings import Settings
 from kinfed.weights.geometry import Geometry
 from kinfed.weights.result import Weights, weights_of

@@ -12,14 +12,11 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kinfed.backends.pooled import PooledAgents
 from kinfed.checkpoint import Store
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import make_learner
-from kinfed.methods import comparing
-from kinfed.run import run
-from kinfed.settings import Settings
+from kinfed.run import chosen_settings, pooled_agents, run
 from kinfed.validation import unknown
 
 ONLY_AGENT = "only agent"
@@ -78,17 +75,11 @@ class _Personalized(BaseEstimator):
             raise InputError(
                 f"{type(self).__name__} needs a learner for {self._task}, but {learner!r} is for {learner.task}"
             )
-        settings = Settings(
-            rule=self.rule,
-            options=dict(self.options or {}),
-            kernel=self.kernel,
-            shift=self.shift,
-            n_features=self.n_features,
-            sampling=self.sampling,
-            seed=self.random_state,
-            baselines=False,
+        choices = {name: getattr(self, name) for name in ("rule", "options", "kernel", "shift", "n_features", "sampling")}
+        settings, learner, federation = chosen_settings(
+            federation, learner, None, {**choices, "seed": self.random_state, "baselines": False}
         )
-        agents = PooledAgents.prepared(federation, None, learner, comparing(settings), seed=self.random_state)
+        agents = pooled_agents(federation, None, learner, settings)
         result = run(agents, learner, settings, Store(None, {}))
         self.preparation_, self.weights_, self.models_ = result.preparation, result.weights, result.models
         self.agents_ = np.array(federation.names)

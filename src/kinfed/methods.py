@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.analysis import METRICS, Scores, score_models
-from kinfed.backends.agents import Agents, ChooseEmbeddings, Places, Question, SiteView, TrainingSpec
+from kinfed.backends.agents import Agents, Places, Question, SiteView, TrainingSpec
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import Arrays, ArraySpec, Message, arrays_of
-from kinfed.embedding import chosen_embeddings
-from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners.base import USUAL_PLAN, Learner, Models, fit_planned, packed
 from kinfed.progress import Progress
 from kinfed.registry import Registry
-from kinfed.settings import Settings
 from kinfed.validation import Array, whole_number
-from kinfed.weights import RULES, Weights
+from kinfed.weights import Weights
 from kinfed.weights.weighing import weigh_agents
 
 
@@ -52,33 +48,6 @@ class MethodContext:
     options: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress | None = None
     checkpoint: Path | None = None
-
-
-def comparing(settings: Settings) -> ChooseEmbeddings:
-    """How agents are compared, given their scale; in several ways for a rule that chooses among them."""
-    return partial(
-        chosen_embeddings,
-        several="embeddings" in RULES[settings.rule].needs,
-        kernel=settings.kernel,
-        shift=settings.shift,
-        n_features=settings.n_features,
-        sampling=settings.sampling,
-        seed=settings.seed,
-    )
-
-
-def ordered_options(settings: Settings, names: tuple[str, ...]) -> dict[str, Any]:
-    """The rule's options, with group labels, which are given by agent name, in the agents' order."""
-    options, rule = dict(settings.options), settings.rule
-    if "groups" not in RULES[rule].needs:
-        return options
-    groups = options.get("groups")
-    if groups is None:
-        raise InputError(f"rule {rule!r} needs groups; pass groups=... or give the federation groups")
-    for name in names:
-        if name not in groups:
-            raise InputError(f"groups has no label for agent {name}; give one per agent")
-    return {**options, "groups": [groups[name] for name in names]}
 
 
 class Method(ABC):

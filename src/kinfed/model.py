@@ -148,10 +148,11 @@ class PersonalModel:
         return write_record(folder, KIND, Kept(told, arrays), overwrite=overwrite)
 
     def _rows(self, X: ArrayLike) -> Any:
+        rows = self.preparation.rows(self.agent, X).X
         found = self.preparation.unusual(self.agent, X)
         if found:
             warnings.warn(f"unlike anything in training: {'; '.join(found)}", UnusualRowsWarning, stacklevel=3)
-        return self.preparation.rows(self.agent, X).X
+        return rows
 
     def __repr__(self) -> str:
         return (

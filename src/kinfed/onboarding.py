@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,8 @@ from kinfed.backends.audit import Absence
 from kinfed.errors import InputError
 from kinfed.learners.base import Learner, fit_planned
 from kinfed.markup import card, table
-from kinfed.methods import Evaluation, ordered_options
+from kinfed.methods import Evaluation
 from kinfed.model import NO_RUN, PersonalModel, RunStamp
-from kinfed.settings import Settings
 from kinfed.weights import Weights
 from kinfed.weights.weighing import weigh_agents
 
@@ -80,13 +79,18 @@ def onboard(
 
 
 def welcome(
-    newcomers: Mapping[str, Any], agents: Agents, learner: Learner, settings: Settings, weights: Weights, stamp: RunStamp
+    newcomers: Mapping[str, Any],
+    agents: Agents,
+    learner: Learner,
+    options_of: Callable[[tuple[str, ...]], Mapping[str, Any]],
+    weights: Weights,
+    stamp: RunStamp,
 ) -> dict[str, Newcomer]:
-    """Weights and a model for agents that came late, by name."""
+    """Weights and a model for agents that came late, by name; `options_of` gives the rule's options for some agents."""
     joined = {}
     for name, newcomer in newcomers.items():
         try:
-            options = ordered_options(settings, (*agents.spec.names, name))
+            options = options_of((*agents.spec.names, name))
             joined[name] = onboard(agents, newcomer, learner, weights, options, stamp)
         except Exception as error:  # the federation's own work is done, and must not be lost to a newcomer
             if agents.audit is not None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import ArrayLike
 
 from kinfed.analysis import Diagnosis, PredictedGain, diagnosis_of, gain_of
-from kinfed.backends.pooled import PooledAgents
 from kinfed.data import Preparation
 from kinfed.embedding import Kernel
 from kinfed.errors import InputError
@@ -16,11 +14,10 @@ from kinfed.federation import Federation
 from kinfed.learners import Learner
 from kinfed.learners.base import learner_for
 from kinfed.learners.inputs import check_outcome
-from kinfed.methods import METHODS, comparing, ordered_options
+from kinfed.methods import METHODS
 from kinfed.progress import Progress
-from kinfed.result import Weighting, known_of
-from kinfed.run import grouped, method_context, pooled_agents, rule_options
-from kinfed.settings import Settings
+from kinfed.result import Weighting
+from kinfed.run import chosen_settings, method_context, ordered_options, pooled_agents
 from kinfed.weights import RULES, Weights
 
 
@@ -31,12 +28,9 @@ def collaboration_weights(
     learner: str | Learner | Any = "ridge",
     seed: int = 0,
     *,
-    shift: str = "auto",
-    n_features: int = 500,
-    sampling: str = "iid",
     groups: ArrayLike | None = None,
-    options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    **choices: Any,
 ) -> Weights:
     """Whose data would help each agent, and how much.
 
@@ -46,16 +40,17 @@ def collaboration_weights(
         Training data; raw tables are prepared first (see `kinfed.Preparation`).
     rule : str
         A key of `kinfed.RULES`.
-    kernel, shift, n_features, sampling, seed
+    kernel, seed
         How agents are compared; see `kinfed.choose_embedding`.
     learner : str, Learner or scikit-learn estimator
         What will be trained: rules that judge models train it, others only need to know if the target is a class.
     groups : sequence, optional
         A label per agent for rules that need it; by default those of the federation.
-    options : mapping, optional
-        Options of the rule, such as ``{"steps": 300}``.
     progress : callable, optional
         Called as ``progress(what, done, total)`` while long work goes on.
+    **choices
+        Any other field of `kinfed.settings.Settings` that concerns the comparison: ``options`` of the rule, such as
+        ``{"steps": 300}``, ``shift``, ``n_features``, ``sampling``, ``standardise`` and so on.
 
     Returns
     -------
@@ -69,19 +64,7 @@ def collaboration_weights(
     >>> weights.matrix.shape
     (12, 12)
     """
-    return weighting(
-        train,
-        rule,
-        kernel,
-        learner,
-        seed,
-        shift=shift,
-        n_features=n_features,
-        sampling=sampling,
-        groups=groups,
-        options=options,
-        progress=progress,
-    ).weights
+    return weighting(train, rule, kernel, learner, seed, groups=groups, progress=progress, **choices).weights
 
 
 def weighting(
@@ -91,44 +74,29 @@ def weighting(
     learner: str | Learner | Any = "ridge",
     seed: int = 0,
     *,
-    shift: str = "auto",
-    n_features: int = 500,
-    sampling: str = "iid",
     groups: ArrayLike | None = None,
-    options: Mapping[str, Any] | None = None,
-    standardise: bool = True,
     progress: Progress | None = None,
+    **choices: Any,
 ) -> Weighting:
     """Whose data would help each agent, with everything that was found on the way.
 
     Parameters
     ----------
-    train, rule, kernel, learner, seed, shift, n_features, sampling, groups, options, progress
+    train, rule, kernel, learner, seed, groups, progress, **choices
         As in `collaboration_weights`.
-    standardise : bool
-        Give every column mean 0 and variance 1 over the training data of all agents.
 
     Returns
     -------
     Weighting
     """
-    chosen, train = learner_for(train[0].y, learner), grouped(train, groups)
-    check_outcome(train, chosen.task)
+    settings, chosen, train = chosen_settings(
+        train, learner, groups, {"rule": rule, "kernel": kernel, "seed": seed, **choices}
+    )
     if RULES[rule].trains and chosen.task != "unsupervised" and not train.has_target:
         raise InputError(f"rule {rule!r} judges models, and there is no target to learn; use rule 'q-aggregation'")
-    settings = Settings(
-        rule=rule,
-        options=rule_options(rule, options, train),
-        kernel=kernel,
-        shift=shift,
-        n_features=n_features,
-        sampling=sampling,
-        standardise=standardise,
-        seed=seed,
-    )
     agents = pooled_agents(train, None, chosen, settings)
     weights = METHODS["weighted"].weigh(method_context(agents, chosen, settings, progress))
-    return Weighting(weights, chosen, known_of(agents, chosen), settings, agents)
+    return Weighting(weights, chosen, settings, agents)
 
 
 def diagnose(
@@ -181,15 +149,12 @@ def predict_gain(
     learner: str | Learner | Any = "ridge",
     seed: int = 0,
     *,
-    shift: str = "auto",
-    n_features: int = 500,
-    sampling: str = "iid",
     groups: ArrayLike | None = None,
-    options: Mapping[str, Any] | None = None,
     constant: float = 1.0,
     folds: int = 10,
     level: float = 0.95,
     progress: Progress | None = None,
+    **choices: Any,
 ) -> PredictedGain:
     """What collaborating would save each agent, before any training, with an honest uncertainty.
 
@@ -198,7 +163,7 @@ def predict_gain(
 
     Parameters
     ----------
-    train, rule, kernel, learner, seed, shift, n_features, sampling, groups, options
+    train, rule, kernel, learner, seed, groups, **choices
         As in `collaboration_weights`.
     constant : float
         C, the unknown absolute constant of the bound.
@@ -221,20 +186,10 @@ def predict_gain(
     >>> predicted.mean_gain > 0.1
     True
     """
-    chosen = learner_for(train[0].y, learner)
-    check_outcome(train, chosen.task)
+    settings, chosen, train = chosen_settings(
+        train, learner, groups, {"rule": rule, "kernel": kernel, "seed": seed, **choices}
+    )
     if RULES[rule].trains:
         raise InputError(f"rule {rule!r} is judged by models, not by embeddings; see the scores in weights.calibration")
-    train = grouped(train, groups)
-    settings = Settings(
-        rule=rule,
-        options=rule_options(rule, options, train),
-        kernel=kernel,
-        shift=shift,
-        n_features=n_features,
-        sampling=sampling,
-        seed=seed,
-    )
-    agents = PooledAgents.prepared(train, None, chosen, comparing(settings), seed=seed)
-    told = ordered_options(settings, train.names)
+    agents, told = pooled_agents(train, None, chosen, settings), ordered_options(settings, train.names)
     return gain_of(agents, rule, told, constant=constant, folds=folds, level=level, progress=progress)

@@ -21,11 +21,15 @@ class Registry(dict[str, Value]):
         self.what = what
 
     def __missing__(self, name: Any) -> Value:
-        for point in entry_points(group=ENTRY_POINTS):
-            point.load()
-        if name not in self:
+        if name not in self.all_names():
             raise UnknownNameError(f"{self.what} {name!r} is not known; choose one of {', '.join(self)}")
         return self[name]
+
+    def all_names(self) -> tuple[str, ...]:
+        """All names, those of installed packages among them."""
+        for point in entry_points(group=ENTRY_POINTS):
+            point.load()
+        return tuple(self)
 
 
 class UnknownNameError(InputError, KeyError):

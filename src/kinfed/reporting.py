@@ -7,10 +7,11 @@ from typing import Any
 
 from kinfed.analysis import comparisons, diagnosis_of, gain_of
 from kinfed.backends.pooled import PooledAgents
-from kinfed.methods import BASELINES, ordered_options
+from kinfed.methods import BASELINES
 from kinfed.progress import Progress
 from kinfed.report import MANY_AGENTS, ReportData
 from kinfed.result import Personalization, Weighting
+from kinfed.run import ordered_options
 from kinfed.weights import RULES
 
 

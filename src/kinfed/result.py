@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,11 +13,7 @@ import numpy as np
 import pandas
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.analysis import (
-    PairedComparison,
-    Scores,
-    compare_scores,
-)
+from kinfed.analysis import PairedComparison, Scores, compare_scores
 from kinfed.backends.agents import Agents
 from kinfed.backends.audit import Audit
 from kinfed.backends.pooled import PooledAgents
@@ -47,27 +44,27 @@ class Weighting:
         Who would listen to whom; None for a method without weights.
     learner : Learner
         What would be trained.
-    known : FederationSpec
-        What everybody knew of the agents: names, sizes, how rows become numbers and how agents were compared.
     settings : Settings
         What was asked for.
     agents : Agents, optional
         Who was asked. They have the rows, so they are in no file and in no pickle: None in what was read from one.
+    kept : FederationSpec, optional
+        What everybody knew of agents that are not here any more.
     found : mapping
         What was made of the rows on the way, such as the diagnosis, and stays when they are gone.
     """
 
     weighed: Weights | None
     learner: Learner
-    known: FederationSpec
     settings: Settings
-    agents: Agents | None = None
-    found: dict[str, Any] = field(default_factory=dict)
+    agents: Agents | None = field(default=None, repr=False)
+    kept: FederationSpec | None = field(default=None, repr=False)
+    found: dict[str, Any] = field(default_factory=dict, repr=False)
 
     maker: ClassVar[str] = "weighting"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "agents": None}
+        return {**self.__dict__, "agents": None, "kept": self.known}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         # The rows of a copy in the same place are the same rows.
@@ -96,6 +93,18 @@ class Weighting:
             raise InputError(f"method {self.settings.method!r} has no weights; a rule has, as in method='weighted'")
         return self.weighed
 
+    @cached_property
+    def known(self) -> FederationSpec:
+        """What everybody knew of the agents: names, sizes, how rows become numbers and how agents were compared."""
+        if self.kept is not None:
+            return self.kept
+        agents: Any = self.agents
+        spec, preparation = agents.spec, agents.preparation
+        if preparation is None:
+            raise InputError("these agents' rows were numbers from the start, so that no raw rows can be predicted for")
+        told, text = (spec.names, spec.sizes, preparation, spec.embeddings, spec.task), learner_text(self.learner)
+        return FederationSpec(*told, text, spec.classes, spec.seed)
+
     @property
     def preparation(self) -> Preparation:
         """What made the rows numbers."""
@@ -103,7 +112,7 @@ class Weighting:
 
     @property
     def seed(self) -> int:
-        """Equal seeds give equal results."""
+        """Of the run."""
         return self.settings.seed
 
     @property
@@ -182,16 +191,6 @@ class Weighting:
 
     def _repr_html_(self) -> str:
         return self.weights._repr_html_()
-
-
-def known_of(agents: Agents, learner: Learner) -> FederationSpec:
-    """What everybody knows of agents, without their rows."""
-    spec, preparation = agents.spec, agents.preparation
-    if preparation is None:
-        raise InputError("these agents' rows were numbers from the start, so that no raw rows can be predicted for")
-    return FederationSpec(
-        spec.names, spec.sizes, preparation, spec.embeddings, spec.task, learner_text(learner), spec.classes, spec.seed
-    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

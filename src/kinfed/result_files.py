@@ -121,7 +121,7 @@ def _result(
     own = arrays_of(arrays, list(told["models"]).index("personalized")) if "models" in told else {}
     trained = read_learner(told["learner"], own, learner, trusted)
     if told["type"] == Weighting.__name__:
-        return Weighting(content["weighed"], trained, known, settings, None, content["found"])
+        return Weighting(content["weighed"], trained, settings, None, known, content["found"])
     spec, stamp = known.training(), RunStamp(told["run"], told["made"])
     models = {
         name: METHODS[method].restore(arrays_of(arrays, number), trained, spec)
@@ -137,8 +137,8 @@ def _result(
     return Personalization(
         weighed=content["weighed"],
         learner=trained,
-        known=known,
         settings=settings,
+        kept=known,
         found=content["found"],
         models=models.pop("personalized"),
         baselines=models,

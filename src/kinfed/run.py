@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -20,15 +20,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kinfed.analysis import Scores
-from kinfed.backends.agents import Agents
+from kinfed.backends.agents import Agents, ChooseEmbeddings
 from kinfed.backends.flower import QUIET
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.server import connected
 from kinfed.backends.site import InProcess, Site, sites_of
+from kinfed.backends.spec import learner_text
 from kinfed.backends.wire import Channel
 from kinfed.checkpoint import Kept, Store
 from kinfed.columns import group_labels
-from kinfed.embedding import Kernel
+from kinfed.embedding import chosen_embeddings
 from kinfed.errors import InputError, MissingExtraError
 from kinfed.federation import Federation
 from kinfed.learners import Learner, Models
@@ -39,16 +40,14 @@ from kinfed.methods import (
     METHODS,
     Evaluation,
     MethodContext,
-    comparing,
-    ordered_options,
 )
 from kinfed.model import RunStamp
 from kinfed.onboarding import welcome
 from kinfed.progress import Progress
-from kinfed.result import Personalization, known_of
+from kinfed.result import Personalization
 from kinfed.result_files import RECORDS
 from kinfed.settings import BACKENDS, Settings
-from kinfed.validation import one_of
+from kinfed.validation import one_of, unknown
 from kinfed.weights import RULES, Weights
 
 
@@ -60,28 +59,21 @@ def personalize(
     seed: int = 0,
     backend: str = "pooled",
     *,
-    method: str = "weighted",
-    kernel: Kernel | str = "auto",
-    shift: str = "auto",
-    n_features: int = 500,
-    sampling: str = "iid",
     groups: ArrayLike | None = None,
-    options: Mapping[str, Any] | None = None,
-    standardise: bool = True,
-    baselines: bool = True,
     progress: Progress | None = None,
     checkpoint: str | Path | None = None,
     audit: str | Path | None = None,
+    **choices: Any,
 ) -> Personalization:
     """One model per agent, trained on the risk weighted by who helps whom, beside the two baselines.
 
     Parameters
     ----------
     train : Federation
-        Training data. Missing values, categories and scales are dealt with by rules fitted on it.
+        Training data. Missing values, categories and scales are dealt with by encoders fitted on it.
     learner : str, Learner or scikit-learn estimator
         "ridge", "logistic", "torch", or anything `kinfed.make_learner` takes.
-    rule, kernel, shift, n_features, sampling, groups, options
+    rule, groups
         As in `collaboration_weights`.
     test : Federation, optional
         Test data of the same agents in the same order; without it nothing is scored.
@@ -91,18 +83,15 @@ def personalize(
         Where the rows are. "pooled" works on all agents' rows at once, the fastest way. The others make every agent a
         site of its own that answers questions (`kinfed.backends`), in this process: "sites" by function calls, "flower"
         by the messages of the Flower framework, as a deployed run does. All give the same models, up to rounding.
-    method : str
-        A key of `kinfed.METHODS`; "weighted" is the paper's way, a rule's weights and then the weighted risk.
-    standardise : bool
-        Give every column mean 0 and variance 1 over the training data of all agents.
-    baselines : bool
-        Train learning alone and one common model too, to compare with.
     progress : callable, optional
         Called as ``progress(what, done, total)``.
     checkpoint : path, optional
         A folder; an interrupted run that is started again with it goes on where it stopped.
     audit : path, optional
         A file to which every message between server and agents is written, where agents are sites of their own.
+    **choices
+        Any other field of `kinfed.settings.Settings`: ``method``, ``options`` of the rule, ``kernel``, ``shift``,
+        ``n_features``, ``sampling``, ``standardise``, ``baselines`` and so on.
 
     Returns
     -------
@@ -116,40 +105,29 @@ def personalize(
     >>> list(result.scores.columns)
     ['local', 'grand-mean', 'personalized']
     """
-    one_of(backend, BACKENDS, "backend")
-    chosen, train = learner_for(train[0].y, learner), grouped(train, groups)
+    settings, chosen, train = chosen_settings(
+        train, learner, groups, {"rule": rule, "seed": seed, "backend": backend, **choices}
+    )
     if chosen.task != "unsupervised" and not train.has_target:
         raise InputError("the federation has no target to learn; name its column when reading it, as target=...")
-    check_outcome(train, chosen.task)
     if test is not None and test.names != train.names:
         raise InputError("train and test must hold the same agents in the same order; use Federation.split")
-    settings = Settings(
-        method=method,
-        rule=rule,
-        options=rule_options(rule, options, train),
-        kernel=kernel,
-        shift=shift,
-        n_features=n_features,
-        sampling=sampling,
-        standardise=standardise,
-        baselines=baselines,
-        seed=seed,
-    )
     folder, log = (None if path is None else Path(path) for path in (checkpoint, audit))
+    if settings.backend == "pooled" and log is not None:
+        raise InputError("nothing crosses where all rows are here, so there is no audit; use backend='sites'")
+    if settings.backend != "pooled":
+        site_learner(chosen)
     data = "" if folder is None else "".join(one.digest() for one in (train, test) if one is not None)
     store = Store(folder, {} if folder is None else {**settings.telling(chosen), "data": data})
-    if backend == "pooled":
-        if log is not None:
-            raise InputError("nothing crosses where all rows are here, so there is no audit; use backend='sites'")
+    if settings.backend == "pooled":
         return run(pooled_agents(train, test, chosen, settings), chosen, settings, store, progress)
-    site_learner(chosen)
     sites = sites_of(train, test, chosen)
     with connected(
-        _flower(sites) if backend == "flower" else InProcess(sites),
+        _flower(sites) if settings.backend == "flower" else InProcess(sites),
         chosen,
         comparing(settings),
         store,
-        standardise=standardise,
+        standardise=settings.standardise,
         seed=seed,
         agents=len(sites),
         log=log,
@@ -161,6 +139,27 @@ def personalize(
     rows = agents.preparation.transform(there)
     here = PooledAgents(rows, chosen.task, seed, agents.spec.embeddings, chosen, preparation=agents.preparation)
     return replace(found, agents=here)
+
+
+def chosen_settings(
+    train: Federation, learner: str | Learner | Any, groups: ArrayLike | None, choices: Mapping[str, Any]
+) -> tuple[Settings, Learner, Federation]:
+    """What was asked for, the learner, and the federation with its groups; a mistake is named before anything is made."""
+    known = {one.name for one in fields(Settings)}
+    for name in choices:
+        if name not in known:
+            raise unknown("argument", name, known)
+    given = {name: value for name, value in choices.items() if value is not None}  # None is the usual
+    chosen = learner_for(train[0].y, learner, **given.get("learner_options", {}))
+    settings = Settings(**given, learner=learner if isinstance(learner, str) else learner_text(chosen))
+    one_of(settings.backend, BACKENDS, "backend")
+    METHODS[settings.method]  # an unknown name is named
+    own = train if groups is None else replace(train, groups=group_labels(groups, train.names))  # type: ignore[arg-type]
+    check_outcome(own, chosen.task)
+    if "groups" in RULES[settings.rule].needs and "groups" not in settings.options and own.groups is not None:
+        labels = dict(zip(own.names, own.groups, strict=True))
+        settings = replace(settings, options={**settings.options, "groups": labels})
+    return settings, chosen, own
 
 
 def run(
@@ -183,11 +182,14 @@ def run(
     models = _train(context, settings, store, weights)
     scored = _score(context, settings, store, models, weights, stamp.run)
     late = {} if weights is None else agents.newcomers()
-    joined = welcome(late, agents, learner, settings, weights, stamp) if weights is not None and late else {}
+    joined = (
+        welcome(late, agents, learner, partial(ordered_options, settings), weights, stamp)
+        if weights is not None and late
+        else {}
+    )
     return Personalization(
         weighed=weights,
         learner=learner,
-        known=known_of(agents, learner),
         settings=settings,
         agents=agents,
         models=models["personalized"],
@@ -257,23 +259,42 @@ def _score(
     return scored
 
 
-def grouped(train: Federation, groups: ArrayLike | None) -> Federation:
-    """The federation with these group labels, where some are given."""
-    return train if groups is None else replace(train, groups=group_labels(groups, train.names))  # type: ignore[arg-type]
+def comparing(settings: Settings) -> ChooseEmbeddings:
+    """How agents are compared, given their scale; in several ways for a rule that chooses among them."""
+    return partial(
+        chosen_embeddings,
+        several="embeddings" in RULES[settings.rule].needs,
+        kernel=settings.kernel,
+        bandwidth=settings.bandwidth,
+        kernel_options=settings.kernel_options,
+        shift=settings.shift,
+        n_features=settings.n_features,
+        sampling=settings.sampling,
+        seed=settings.seed,
+    )
 
 
-def rule_options(rule: str, options: Mapping[str, Any] | None, train: Federation) -> dict[str, Any]:
-    """The rule's options, with the labels of the federation's groups by agent name, if the rule needs them."""
-    given = dict(options or {})
-    if "groups" in RULES[rule].needs and "groups" not in given and train.groups is not None:
-        given["groups"] = dict(zip(train.names, train.groups, strict=True))
-    return given
+def ordered_options(settings: Settings, names: tuple[str, ...]) -> dict[str, Any]:
+    """The rule's options, with group labels, which are given by agent name, in the agents' order."""
+    options, rule = dict(settings.options), settings.rule
+    if "groups" not in RULES[rule].needs:
+        return options
+    groups = options.get("groups")
+    if groups is None:
+        raise InputError(f"rule {rule!r} needs groups; pass groups=... or give the federation groups")
+    if not isinstance(groups, Mapping):
+        raise InputError("labels of groups are given by agent name, or as groups=... in the agents' order")
+    for name in names:
+        if name not in groups:
+            raise InputError(f"groups has no label for agent {name}; give one per agent")
+    return {**options, "groups": [groups[name] for name in names]}
 
 
 def pooled_agents(train: Federation, test: Federation | None, learner: Learner, settings: Settings) -> PooledAgents:
     """The agents of a federation whose rows are here."""
-    how = {"standardise": settings.standardise, "seed": settings.seed}
-    return PooledAgents.prepared(train, test, learner, comparing(settings), **how)  # type: ignore[arg-type]
+    return PooledAgents.prepared(
+        train, test, learner, comparing(settings), standardise=settings.standardise, seed=settings.seed
+    )
 
 
 def require_flower() -> None:

@@ -22,6 +22,7 @@ import kinfed
 from kinfed.cli import commands, research, sites, sketch
 from kinfed.cli.config import SettingsError, nearest
 from kinfed.errors import KinfedError
+from kinfed.settings import PERSONALIZE, options_of
 
 DONE, MISTAKE, UNREADABLE, BUG, INTERRUPTED = 0, 1, 2, 70, 130
 EXIT_CODES = (
@@ -30,10 +31,27 @@ EXIT_CODES = (
 )
 TRACEBACK = "KINFED_TRACEBACK"
 
-_ARGUMENT = re.compile(r"\b(agent|target|groups|shift|rule|sampling|leave_out|test_size|n_features)=(\.\.\.|'([\w-]+)')")
-_NAME = re.compile(r"(?<![\w'\"/.-])(leave_out|test_size|n_features)(?![\w'\"/.-])")
-_OTHER_NAMES = {"n_features": "features"}
-_ORDER = ("demo", "theory", "weights", "personalize", "data", "sketch", "flower", "reproduce", "leaderboard", "bench")
+_OPTIONS = {one.name: f"--{name}" for name, one in options_of(PERSONALIZE).items()} | {
+    "groups": "--groups",
+    "options": "--rule-option",
+    "kernel_options": "--kernel-option",
+    "learner_options": "--learner-option",
+}
+_ARGUMENT = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\.\.\.|'([\w-]+)')")
+_NAME = re.compile(rf"(?<![\w'\"/.-])({'|'.join(name for name in _OPTIONS if '_' in name)})(?![\w'\"/.-])")
+_ORDER = (
+    "demo",
+    "theory",
+    "weights",
+    "personalize",
+    "predict",
+    "data",
+    "sketch",
+    "flower",
+    "reproduce",
+    "leaderboard",
+    "bench",
+)
 
 
 def ended(command: Callable[[], click.Command], arguments: Sequence[str]) -> int:
@@ -82,7 +100,7 @@ def as_options(message: str, typed: Sequence[str] = ()) -> str:
     def option(found: re.Match[str]) -> str:
         if any(one.startswith(f"{found[1]}=") for one in typed):
             return found[0]
-        flag = "--" + _OTHER_NAMES.get(found[1], found[1]).replace("_", "-")
+        flag = _OPTIONS[found[1]]
         return f"{flag} {found[3]}" if found.re is _ARGUMENT and found[3] else flag
 
     return _NAME.sub(option, _ARGUMENT.sub(option, message))
@@ -181,7 +199,7 @@ def _options(
     pass
 
 
-for _command in (commands.demo, commands.theory, commands.weights, commands.personalize):
+for _command in (commands.demo, commands.theory, commands.weights, commands.personalize, commands.predict):
     app.command(rich_help_panel="Learn with kin")(_command)
 for _name, _group in (("data", sites.data_app), ("sketch", sketch.app), ("flower", sites.flower_app)):
     app.add_typer(_group, name=_name, rich_help_panel="Data and sites")

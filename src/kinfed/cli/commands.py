@@ -1,64 +1,66 @@
-"""``kinfed demo``, ``theory``, ``weights`` and ``personalize``.
+"""``kinfed demo``, ``theory``, ``weights``, ``personalize`` and ``predict``.
 
-A real federation on a fresh machine; the gain to expect, who would help whom, and a model for everyone.
+A real federation on a fresh machine; the gain to expect, who would help whom, a model for everyone, and what it predicts.
 """
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import typer
 
 from kinfed.cli import options as opt
-from kinfed.cli.config import used_settings
+from kinfed.cli.config import SETTINGS, settings_text
 from kinfed.cli.outputs import (
     PERSONAL_FILES,
     REPORT,
     THEORY_FILES,
     WEIGHT_FILES,
-    Run,
+    ResultFolder,
     complete,
     files_in,
     gained,
     personal_account,
-    shown,
+    refuse_results,
     theory_account,
     theory_table,
     weights_account,
-    write_settings,
 )
-from kinfed.cli.terminal import Json, Out, Seed, check_folder, made_folder, print_json, progress_bars, say, typed_command
+from kinfed.cli.terminal import Json, Out, Seed, check_folder, made_folder, print_json, progress_bars, say
 from kinfed.data.catalogue import fetch, find_entry
+from kinfed.data.tables import read_table
 from kinfed.errors import InputError
 from kinfed.federation import Federation
+from kinfed.model import UnusualRowsWarning
+from kinfed.predictions import models_in, predict_table
 from kinfed.pretraining_analysis import predict_gain, weighting
 from kinfed.result_files import write_tables
-from kinfed.weights import geometric_rules
+from kinfed.settings import PERSONALIZE, THEORY, WEIGHTS, Settings
+from kinfed.validation import check_options
+from kinfed.weights import RULES, geometric_rules
 
 _DEMO_TEST_SIZE = 0.5
 
 
-def demo(out: Out = Path("demo"), seed: Seed = 0, json: Json = False) -> None:
+def demo(out: Out = Path("demo"), seed: Seed = 0, force: opt.Force = False, json: Json = False) -> None:
     """160 schools predict mathematics achievement: who helps whom, and what it is worth, within a minute."""
     check_folder(out)
-    entry, run = find_entry("hsb82"), Run(out)
+    refuse_results(out, PERSONAL_FILES, force)
+    entry, folder = find_entry("hsb82"), ResultFolder(out)
     with progress_bars(hidden=json) as bars:
         with bars.step("reading the schools"):
             data = fetch(entry, cache=made_folder(out))
             train, test = entry.read(data).split(test_size=_DEMO_TEST_SIZE, seed=seed)
-        settings = {
-            "data": str(data),
-            "target": entry.target,
-            "agent": entry.agent,
-            "test-size": _DEMO_TEST_SIZE,
-            "seed": seed,
-            "out": str(out),
-        }
-        result = run.personalize(train, test, bars, seed=seed)
-        run.write(result, entry.title, settings, bars, "kinfed personalize")
+        settings = Settings(
+            data=str(data), target=entry.target, agent=entry.agent, test_size=_DEMO_TEST_SIZE, seed=seed, out=str(out)
+        )
+        result = folder.personalize(train, test, settings, bars)
+        folder.write(result, entry.title, bars)
     if json:
-        print_json(personal_account(result, settings, files_in(out, PERSONAL_FILES), out / REPORT))
+        print_json(personal_account(result, files_in(out, PERSONAL_FILES), out / REPORT))
         return
     say(
         f"{len(train)} schools shared sketches and scores, found whose data help them, and trained a model of their own on "
@@ -68,61 +70,19 @@ def demo(out: Out = Path("demo"), seed: Seed = 0, json: Json = False) -> None:
     )
 
 
-def theory(
-    context: typer.Context,
-    data: opt.Data,
-    *,
-    config: opt.Config = None,
-    target: opt.Target = None,
-    agent: opt.AgentColumn = None,
-    groups: opt.Groups = None,
-    leave_out: opt.LeaveOut = None,
-    rule: opt.GeometricRuleName = "q-aggregation",
-    rule_option: opt.RuleOptions = None,
-    shift: opt.ShiftName = "auto",
-    kernel: opt.KernelName = "auto",
-    bandwidth: opt.Bandwidth = opt.MEDIAN,
-    kernel_option: opt.KernelOptions = None,
-    features: opt.Features = 500,
-    sampling: opt.SamplingName = "iid",
-    constant: opt.Constant = 1.0,
-    folds: opt.Folds = 10,
-    level: opt.Level = 0.95,
-    learner: opt.LearnerName = "ridge",
-    seed: Seed = 0,
-    out: Out,
-    json: Json = False,
-) -> None:
+def _theory(settings: Settings, json: bool, force: bool) -> None:
     """What collaborating would save each agent, predicted before any training: theory.csv."""
-    check_folder(out)
+    out, rule = _ready(settings, THEORY_FILES, force), settings.rule
     if rule not in geometric_rules():
         raise InputError(f"rule {rule!r} is judged by models, which theory does not train; take it to kinfed weights")
-    rule_options = opt.chosen_rule_options(rule, rule_option)
     with progress_bars(hidden=json) as bars:
-        with bars.step(f"reading {data}"):
-            federation = opt.read_data(data, target, agent, groups, leave_out)
+        with bars.step(f"reading {settings.data}"):
+            federation = opt.read_data(settings)
         with bars.step("predicting gains"):
-            trained = opt.chosen_learner(federation, learner, None)
-            similarity = opt.chosen_kernel(federation, trained, kernel, bandwidth, opt.pairs(kernel_option), shift, True)
-            predicted = predict_gain(
-                federation,
-                rule,
-                similarity,
-                trained,
-                seed,
-                shift=shift,
-                n_features=features,
-                sampling=sampling,
-                options=rule_options,
-                constant=constant,
-                folds=folds,
-                level=level,
-                progress=bars,
-            )
-    settings = used_settings(context)
+            predicted = predict_gain(federation, progress=bars, **opt.choices_of(settings))
     with complete(out, THEORY_FILES) as folder:
         predicted.to_frame().to_csv(folder / "theory.csv")
-        write_settings(context.command_path, settings, folder)
+        (folder / SETTINGS).write_text(settings_text(settings, THEORY), encoding="utf-8", errors="replace")
     if json:
         print_json(theory_account(predicted, settings, files_in(out, THEORY_FILES)))
         return
@@ -135,61 +95,19 @@ def theory(
     say(f"Every agent and every term of the bound are in {out / 'theory.csv'}.")
 
 
-def weights(
-    context: typer.Context,
-    data: opt.Data,
-    *,
-    config: opt.Config = None,
-    target: opt.Target = None,
-    agent: opt.AgentColumn = None,
-    groups: opt.Groups = None,
-    leave_out: opt.LeaveOut = None,
-    standardise: opt.Standardise = True,
-    rule: opt.RuleName = "calibrated",
-    rule_option: opt.RuleOptions = None,
-    shift: opt.ShiftName = "auto",
-    kernel: opt.KernelName = "auto",
-    bandwidth: opt.Bandwidth = opt.MEDIAN,
-    kernel_option: opt.KernelOptions = None,
-    features: opt.Features = 500,
-    sampling: opt.SamplingName = "iid",
-    learner: opt.LearnerName = "ridge",
-    learner_option: opt.LearnerOptions = None,
-    seed: Seed = 0,
-    out: Out,
-    json: Json = False,
-) -> None:
+def _weights(settings: Settings, json: bool, force: bool) -> None:
     """Who would help whom, and why, before any training: weights.csv, explanation.csv and the report index.html."""
-    check_folder(out)
-    rule_options = opt.chosen_rule_options(rule, rule_option)
+    out = _ready(settings, WEIGHT_FILES, force)
     with progress_bars(hidden=json) as bars:
-        with bars.step(f"reading {data}"):
-            federation = opt.read_data(data, target, agent, groups, leave_out)
-            trained = opt.chosen_learner(federation, learner, learner_option)
-            similarity = opt.chosen_kernel(
-                federation, trained, kernel, bandwidth, opt.pairs(kernel_option), shift, standardise
-            )
+        with bars.step(f"reading {settings.data}"):
+            federation = opt.read_data(settings)
         with bars.step(f"weighing {len(federation)} agents"):
-            found = weighting(
-                federation,
-                rule,
-                similarity,
-                trained,
-                seed,
-                shift=shift,
-                n_features=features,
-                sampling=sampling,
-                options=rule_options,
-                standardise=standardise,
-                progress=bars,
-            )
-        settings = used_settings(context)
+            found = weighting(federation, progress=bars, **opt.choices_of(settings))
         with bars.step("writing results and report"), complete(out, WEIGHT_FILES) as folder:
             write_tables(found, folder)
-            write_settings(context.command_path, settings, folder)
-            found.report(
-                folder, title=_title(data, federation), settings=shown(settings), command=typed_command(), progress=bars
-            )
+            (folder / SETTINGS).write_text(settings_text(settings, WEIGHTS), encoding="utf-8", errors="replace")
+            shown, command = settings.shown(WEIGHTS), settings.command(WEIGHTS)
+            found.report(folder, title=_title(federation, settings), settings=shown, command=command, progress=bars)
     if json:
         print_json(weights_account(found, settings, files_in(out, WEIGHT_FILES), out / REPORT))
         return
@@ -201,77 +119,85 @@ def weights(
     )
 
 
-def personalize(
-    context: typer.Context,
-    data: opt.Data,
-    *,
-    config: opt.Config = None,
-    target: opt.Target = None,
-    agent: opt.AgentColumn = None,
-    groups: opt.Groups = None,
-    leave_out: opt.LeaveOut = None,
-    test_size: opt.TestSize = 0.2,
-    standardise: opt.Standardise = True,
-    rule: opt.RuleName = "calibrated",
-    rule_option: opt.RuleOptions = None,
-    shift: opt.ShiftName = "auto",
-    kernel: opt.KernelName = "auto",
-    bandwidth: opt.Bandwidth = opt.MEDIAN,
-    kernel_option: opt.KernelOptions = None,
-    features: opt.Features = 500,
-    sampling: opt.SamplingName = "iid",
-    learner: opt.LearnerName = "ridge",
-    learner_option: opt.LearnerOptions = None,
-    backend: opt.BackendName = "pooled",
-    seed: Seed = 0,
-    out: Out,
-    json: Json = False,
-) -> None:
-    """A model for every agent, beside learning alone and one common model: scores.csv, weights.csv and a report.
+def _personalize(settings: Settings, json: bool, force: bool) -> None:
+    """A model for every agent, beside learning alone and one common model: models, scores.csv, weights.csv and a report.
 
     An interrupted run that is started again with the same options goes on where it stopped. With --backend sites or flower
     every agent is a site of its own that answers messages: traffic.csv, attendance.csv and audit.jsonl tell what crossed.
+    With --test-size 0 all rows are trained on, and nothing is tested.
     """
-    check_folder(out)
-    rule_options = opt.chosen_rule_options(rule, rule_option)
+    out, test = _ready(settings, PERSONAL_FILES, force), None
     with progress_bars(hidden=json) as bars:
-        with bars.step(f"reading {data}"):
-            federation = opt.read_data(data, target, agent, groups, leave_out)
-            train, test = federation.split(test_size=test_size, seed=seed)
-            _check_rows(federation, train, test, test_size)
-            trained = opt.chosen_learner(train, learner, learner_option)
-            similarity = opt.chosen_kernel(train, trained, kernel, bandwidth, opt.pairs(kernel_option), shift, standardise)
-        run = Run(out, backend)
-        result = run.personalize(
-            train,
-            test,
-            bars,
-            learner=trained,
-            rule=rule,
-            seed=seed,
-            kernel=similarity,
-            shift=shift,
-            n_features=features,
-            sampling=sampling,
-            options=rule_options,
-            standardise=standardise,
-        )
-        settings = used_settings(context)
-        run.write(result, _title(data, federation), settings, bars, context.command_path)
+        with bars.step(f"reading {settings.data}"):
+            train = federation = opt.read_data(settings)
+            if settings.test_size != 0:
+                train, test = federation.split(test_size=settings.test_size, seed=settings.seed)
+            _check_rows(federation, train, test, settings.test_size)
+        folder = ResultFolder(out, settings.backend)
+        result = folder.personalize(train, test, settings, bars)
+        folder.write(result, _title(federation, settings), bars)
     if json:
-        print_json(personal_account(result, settings, files_in(out, PERSONAL_FILES), out / REPORT))
+        print_json(personal_account(result, files_in(out, PERSONAL_FILES), out / REPORT))
         return
-    exchanged = [] if result.exchange is None else result.exchange.describe()
+    tested = ["Nothing was tested: all rows were trained on."]
+    if result.scored:
+        tested = [str(result), gained(result, "an agent", "the agents"), f"Scores are in {out / 'scores.csv'}."]
+    report = [] if result.weighed is None else [f"Weights are in {out / 'weights.csv'}, and the report is {out / REPORT}."]
     say(
         *result.choices,
-        *exchanged,
-        str(result),
-        gained(result, "an agent", "the agents"),
-        f"Scores and weights are in {out / 'scores.csv'} and {out / 'weights.csv'}, and the report is {out / REPORT}.",
+        *([] if result.exchange is None else result.exchange.describe()),
+        *tested,
+        f"A model for every agent is in {out / 'models'}; kinfed predict uses them.",
+        *report,
     )
 
 
-def _check_rows(federation: Federation, train: Federation, test: Federation, test_size: float) -> None:
+theory = opt.settings_command(THEORY, _theory)
+weights = opt.settings_command(WEIGHTS, _weights)
+personalize = opt.settings_command(PERSONALIZE, _personalize)
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder of a model, or of a run with models in it.", show_default=False)],
+    data: Annotated[Path, typer.Argument(help="Table of the rows to predict for.", show_default=False)],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="CSV file for the predictions.", show_default=False)],
+    agent: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column that tells whose rows they are; needed with many models.")
+    ] = None,
+    trusted: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TYPE", help="Type that a scikit-learn model may be made of. May be given several times."),
+    ] = None,
+    force: opt.Force = False,
+    json: Json = False,
+) -> None:
+    """Predictions of one agent's model, or of every agent's for its own rows: a CSV file, a row for each row."""
+    if out.exists() and not force:
+        raise InputError(f"{out} exists already; give another file with --out, or --force to replace it")
+    check_folder(out.parent)
+    models = models_in(model, tuple(trusted or ()))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UnusualRowsWarning)
+        found = predict_table(models, read_table(data), agent)
+    with complete(out.parent, ()) as folder:
+        found.to_csv(folder / out.name)
+    unusual = [str(one.message) for one in caught if issubclass(one.category, UnusualRowsWarning)]
+    if json:
+        print_json({"rows": len(found), "models": sorted(models), "warnings": unusual, "files": [out]})
+        return
+    say(f"Predictions for {len(found)} rows by {len(models)} models are in {out}.", *unusual)
+
+
+def _ready(settings: Settings, files: tuple[str, ...], force: bool) -> Path:
+    """The folder for the results, once what can be known before any reading is right."""
+    out = Path(settings.out)
+    check_folder(out)
+    refuse_results(out, files, force)
+    check_options(settings.rule, RULES[settings.rule].weigh, settings.options, given=1)
+    return out
+
+
+def _check_rows(federation: Federation, train: Federation, test: Federation | None, test_size: float) -> None:
     """Every agent needs two rows to learn from, some agent one to test on, and the target two values."""
     few = [agent.name for agent in federation if len(agent) < 2]
     if few:
@@ -283,10 +209,10 @@ def _check_rows(federation: Federation, train: Federation, test: Federation, tes
     left = [agent.name for agent in train if len(agent) < 2]
     if left:
         raise InputError(f"--test-size {test_size:g} leaves agent {left[0]} a single row to learn from; give a smaller one")
-    if not test.sizes.any():
+    if test is not None and not test.sizes.any():
         raise InputError(f"no agent has enough rows to test on {test_size:.1%} of them; give a larger --test-size")
 
 
-def _title(data: Path, federation: Federation) -> str:
+def _title(federation: Federation, settings: Settings) -> str:
     predicted = f": predicting {federation.target}" if federation.target else ""
-    return f"{data.name or data}, {len(federation)} agents{predicted}"
+    return f"{Path(settings.data).name or settings.data}, {len(federation)} agents{predicted}"

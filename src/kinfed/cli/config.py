@@ -7,23 +7,24 @@ A key is the name of an option without its dashes, DATA is ``data``, and options
 from __future__ import annotations
 
 import difflib
-import json
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+import tomli_w
 import typer
 
+import kinfed
 from kinfed.errors import InputError
+from kinfed.settings import Settings, toml_value
 
 PAIR = "NAME=VALUE"
 """How an option that becomes a table in the file shows its value."""
 
 SETTINGS = "settings.toml"
-_NOT_IN_FILES = ("config", "json", "help")
+_NOT_IN_FILES = ("config", "force", "json", "help")
 
 
 class SettingsError(InputError):
@@ -37,26 +38,10 @@ def filled_from_file(context: typer.Context, parameter: typer.CallbackParam, pat
     return path
 
 
-def used_settings(context: click.Context) -> dict[str, Any]:
-    """All options of a run by their key, as they were typed, read or left at their default; what is unset is not there."""
-    found: dict[str, Any] = {}
-    for key, parameter in _keys(context.command).items():
-        value = context.params.get(parameter.name or "")
-        if isinstance(value, list | tuple) and value:
-            found[key] = dict(map(pair, value)) if parameter.metavar == PAIR else list(value)
-        elif value is not None and value not in ([], ()):
-            found[key] = str(value) if isinstance(value, Path) else value
-    return found
-
-
-def settings_text(command: str, version: str, settings: Mapping[str, Any]) -> str:
-    """A file that ``--config`` reads: options first, then tables."""
-    lines = [f"# {command} of version {version}; to run it again: {command} --config {SETTINGS} --out FOLDER"]
-    lines += [f"{key} = {toml_value(value)}" for key, value in settings.items() if not isinstance(value, Mapping)]
-    for key, table in settings.items():
-        if isinstance(table, Mapping):
-            lines += ["", f"[{key}]", *(f"{_table_key(name)} = {toml_value(value)}" for name, value in table.items())]
-    return "\n".join(lines) + "\n"
+def settings_text(settings: Settings, place: str) -> str:
+    """A file that ``--config`` reads: every choice of a run."""
+    again = f"to run it again: kinfed {place} --config {SETTINGS} --out FOLDER"
+    return f"# kinfed {place} of version {kinfed.__version__}; {again}\n{tomli_w.dumps(settings.chosen(place))}"
 
 
 def pair(text: str) -> tuple[str, Any]:
@@ -75,17 +60,6 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """The valid name most like a mistyped one."""
     candidates = list(valid)
     return (difflib.get_close_matches(name, candidates, n=1, cutoff=0) or candidates)[0]
-
-
-def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml_value, value))}]"
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _defaults(path: Path, command: click.Command) -> dict[str, Any]:
@@ -149,7 +123,3 @@ def _expected(kind: click.ParamType, value: Any) -> str | None:
         (object, number or text, kind.name),
     )
     return next(None if right else words for one, right, words in kinds if isinstance(kind, one))
-
-
-def _table_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)

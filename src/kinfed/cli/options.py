@@ -1,12 +1,10 @@
-"""The options of the commands: their types, their help, what completes them, and what the library takes for them.
-
-The last are a federation, a kernel, a learner, options of a rule.
-"""
+"""The options of the commands: the fields of `Settings` as a command line shows, completes and checks them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, fields, replace
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,32 +14,35 @@ import typer
 from click.core import ParameterSource
 
 from kinfed.cli.config import PAIR, filled_from_file, pair
-from kinfed.data import Preparation, read_federation
-from kinfed.embedding import (
-    SAMPLINGS,
-    SHIFTS,
-    TARGET_BANDWIDTH,
-    Gaussian,
-    Kernel,
-    Laplace,
-    Matern,
-    Polynomial,
-    common_scale,
-    federated_median,
-    own_scale,
-)
+from kinfed.cli.terminal import Json
+from kinfed.data import read_federation
+from kinfed.embedding import MEDIAN
 from kinfed.errors import InputError, naming
 from kinfed.federation import Agent, Federation
-from kinfed.learners import LEARNERS, Learner
-from kinfed.learners.base import learner_for
-from kinfed.settings import BACKENDS
-from kinfed.validation import check_options, unknown
-from kinfed.weights import RULES, geometric_rules
+from kinfed.settings import Settings, default_of, options_of
+from kinfed.validation import unknown
+from kinfed.weights import RULES
 
-DATA, COMPARISON, TRAINING, OUTPUT = "Data", "Comparison", "Training", "Output"
-MEDIAN = "median"
-KERNELS: dict[str, type[Any]] = {"gaussian": Gaussian, "laplace": Laplace, "matern": Matern, "polynomial": Polynomial}
-_SHIFT_MEANING = {"auto": "(x, y) where there is a target", "concept": "(x, y)", "covariate": "x alone"}
+_SHIFTS = {"auto": "(x, y) where there is a target", "concept": "(x, y)", "covariate": "x alone"}
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="TOML file with any of these options; what is typed here goes before it.",
+        metavar="FILE",
+        is_eager=True,
+        callback=filled_from_file,
+        rich_help_panel="Data",
+        show_default=False,
+    ),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace results of an earlier run.", rich_help_panel="Output", show_default=False)
+]
+
+Command = Callable[[Settings, bool, bool], None]
+"""Called as ``command(settings, json, force)``."""
 
 
 class BandwidthType(click.ParamType):
@@ -60,21 +61,78 @@ class BandwidthType(click.ParamType):
         return number if 0 < number < float("inf") else self.fail(f"{value!r} is neither a number above zero nor 'median'")
 
 
-def completes(
-    names: Collection[str], meaning: Callable[[str], str] | None = None
-) -> Callable[[str], list[tuple[str, str]]]:
-    """What a shell offers after the first letters of a name."""
+def settings_command(place: str, command: Command) -> Callable[..., None]:
+    """The command whose options are those of `Settings` that can be chosen there."""
 
-    def offer(incomplete: str) -> list[tuple[str, str]]:
-        return [(name, meaning(name) if meaning else "") for name in names if name.startswith(incomplete)]
+    def run(**given: Any) -> None:
+        command(settings_from(given), given["json"], given["force"])
 
-    return offer
+    parameters = [
+        Parameter("config", Parameter.KEYWORD_ONLY, annotation=Config, default=None),
+        *(_parameter(name, one, place) for name, one in options_of(place).items()),
+        Parameter("force", Parameter.KEYWORD_ONLY, annotation=Force, default=False),
+        Parameter("json", Parameter.KEYWORD_ONLY, annotation=Json, default=False),
+    ]
+    # A command line wants its argument first.
+    parameters.sort(key=lambda one: one.name != "data")
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__doc__, run.__name__ = command.__doc__, place
+    return run
 
 
-def known(kind: str, valid: Collection[str]) -> Callable[..., str]:
+def settings_from(given: Mapping[str, Any]) -> Settings:
+    """The settings that a command line gave."""
+    found: dict[str, Any] = {}
+    for one in fields(Settings):
+        if one.name not in given:
+            continue
+        value, usual = given[one.name], default_of(one, "")
+        if isinstance(usual, dict):
+            value = pairs(value)
+        elif isinstance(usual, tuple):
+            value = tuple(value or ())
+        elif isinstance(value, Path):
+            value = str(value)
+        found[one.name] = value
+    return Settings(**found)
+
+
+def _parameter(name: str, one: Field[Any], place: str) -> Parameter:
+    """A field as an option, or as the argument DATA."""
+    told, usual, names = one.metadata, default_of(one, place), one.metadata["names"]
+    text, flag = told["help"], f"--{name}"
+    if one.name == "data":
+        shown = typer.Argument(help=text, show_default=False)
+        return Parameter("data", Parameter.KEYWORD_ONLY, annotation=Annotated[Path, shown])
+    kind: Any = str | None if usual is None else type(usual)
+    how: dict[str, Any] = {"rich_help_panel": told["panel"], "metavar": "NUMBER"}
+    if one.name == "bandwidth":
+        kind, how["click_type"] = Any, BandwidthType()
+    elif names is not None:
+        text = f"{text.rstrip('.')}: {', '.join(names())}."
+        how |= {"metavar": "NAME", "callback": _known(name, names), "autocompletion": _completes(name, names)}
+    elif isinstance(usual, bool):
+        flag, how["metavar"] = f"--{name}/--no-{name}", None
+    elif isinstance(usual, dict | tuple):
+        kind, text = list[str] | None, f"{text} May be given several times."
+        how["metavar"] = PAIR if isinstance(usual, dict) else "COLUMN"
+        flag, usual = flag.removesuffix("s") if isinstance(usual, dict) else flag, None
+    elif one.name == "out":
+        kind, usual, how["metavar"] = Path, Parameter.empty, "FOLDER"
+    elif usual is None:
+        how |= {"metavar": "COLUMN", "show_default": False}
+    if told["least"] is not None:
+        how["min"] = told["least"]
+    annotation = Annotated[kind, typer.Option(flag, help=text, **how)]
+    return Parameter(one.name, Parameter.KEYWORD_ONLY, annotation=annotation, default=usual)
+
+
+def _known(kind: str, names: Callable[[], Any]) -> Callable[..., str]:
     """A check that a name is one of these; the message offers the nearest and says if it came from a file."""
 
     def check(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+        valid = names()
         if value in valid:
             return value
         from_file = context.get_parameter_source(parameter.name or "") is ParameterSource.DEFAULT_MAP
@@ -84,167 +142,28 @@ def known(kind: str, valid: Collection[str]) -> Callable[..., str]:
     return check
 
 
-def _option(
-    flag: str,
-    text: str,
-    panel: str,
-    names: Collection[str],
-    meaning: Callable[[str], str] | None = None,
-    offered: Collection[str] | None = None,
-) -> Any:
-    """An option that takes one of a few names, of which a shell may offer some."""
-    return typer.Option(
-        flag,
-        help=text,
-        metavar="NAME",
-        rich_help_panel=panel,
-        callback=known(flag.strip("-"), names),
-        autocompletion=completes(offered or names, meaning),
-    )
+def _completes(kind: str, names: Callable[[], Any]) -> Callable[[str], list[tuple[str, str]]]:
+    """What a shell offers after the first letters of a name, with what it means where that is known."""
+
+    def meaning(name: str) -> str:
+        return RULES[name].summary if kind == "rule" else _SHIFTS[name] if kind == "shift" else ""
+
+    def offer(incomplete: str) -> list[tuple[str, str]]:
+        return [(name, meaning(name)) for name in names() if name.startswith(incomplete)]
+
+    return offer
 
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        help="TOML file with any of these options; what is typed here goes before it.",
-        metavar="FILE",
-        is_eager=True,
-        callback=filled_from_file,
-        rich_help_panel=DATA,
-        show_default=False,
-    ),
-]
-Data = Annotated[Path, typer.Argument(help="A table, a folder of tables, LEAF JSON, or .npz.", show_default=False)]
-Target = Annotated[
-    str | None, typer.Option(help="Column to predict.", metavar="COLUMN", rich_help_panel=DATA, show_default=False)
-]
-AgentColumn = Annotated[
-    str | None,
-    typer.Option("--agent", help="Column that tells agents apart.", metavar="COLUMN", rich_help_panel=DATA),
-]
-Groups = Annotated[
-    str | None,
-    typer.Option(
-        help="Column with a known group, the same in all rows of an agent; it is no feature.",
-        metavar="COLUMN",
-        rich_help_panel=DATA,
-    ),
-]
-LeaveOut = Annotated[
-    list[str] | None,
-    typer.Option(help="Column not to use. May be given several times.", metavar="COLUMN", rich_help_panel=DATA),
-]
-TestSize = Annotated[
-    float, typer.Option(metavar="NUMBER", help="Share of every agent's rows to test on.", rich_help_panel=DATA)
-]
-Standardise = Annotated[
-    bool,
-    typer.Option("--standardise/--no-standardise", help="Give every column mean 0 and variance 1.", rich_help_panel=DATA),
-]
-RuleName = Annotated[
-    str,
-    _option("--rule", f"How agents are weighed: {', '.join(RULES)}.", COMPARISON, RULES, lambda name: RULES[name].summary),
-]
-GeometricRuleName = Annotated[
-    str,
-    _option(
-        "--rule",
-        f"How agents are weighed: {', '.join(geometric_rules())}.",
-        COMPARISON,
-        RULES,
-        lambda name: RULES[name].summary,
-        geometric_rules(),
-    ),
-]
-RuleOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rule-option",
-        help="Option of the rule, such as steps=300. May be given several times.",
-        metavar=PAIR,
-        rich_help_panel=COMPARISON,
-    ),
-]
-ShiftName = Annotated[
-    str,
-    _option(
-        "--shift",
-        "Compare agents by (x, y): concept; by x: covariate; or auto.",
-        COMPARISON,
-        SHIFTS,
-        lambda name: _SHIFT_MEANING[name],
-    ),
-]
-KernelName = Annotated[
-    str, _option("--kernel", f"What makes points alike: auto, {', '.join(KERNELS)}.", COMPARISON, ("auto", *KERNELS))
-]
-KernelOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--kernel-option",
-        help="Option of the kernel: nu=2.5 of matern, offset=0 of polynomial. May be given several times.",
-        metavar=PAIR,
-        rich_help_panel=COMPARISON,
-    ),
-]
-Bandwidth = Annotated[
-    Any,
-    typer.Option(
-        click_type=BandwidthType(),
-        metavar="NUMBER",
-        help="Width of a kernel that is named: a number, or the median distance within agents.",
-        rich_help_panel=COMPARISON,
-    ),
-]
-Features = Annotated[
-    int,
-    typer.Option(
-        min=1, metavar="NUMBER", help="Random Fourier features, the numbers an agent shares.", rich_help_panel=COMPARISON
-    ),
-]
-SamplingName = Annotated[
-    str,
-    _option("--sampling", f"How features are drawn: {', '.join(SAMPLINGS)}.", COMPARISON, SAMPLINGS),
-]
-LearnerName = Annotated[str, _option("--learner", f"What is trained: {', '.join(LEARNERS)}.", TRAINING, LEARNERS)]
-LearnerOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--learner-option",
-        help="Option of the learner, such as penalty=0.1. May be given several times.",
-        metavar=PAIR,
-        rich_help_panel=TRAINING,
-    ),
-]
-BackendName = Annotated[str, _option("--backend", f"Where the rows are: {', '.join(BACKENDS)}.", TRAINING, BACKENDS)]
-Constant = Annotated[
-    float, typer.Option(metavar="NUMBER", help="The unknown absolute constant of the bound.", rich_help_panel=COMPARISON)
-]
-Folds = Annotated[
-    int,
-    typer.Option(
-        min=3,
-        metavar="NUMBER",
-        help="Every agent sets one such part of its rows aside at a time.",
-        rich_help_panel=COMPARISON,
-    ),
-]
-Level = Annotated[float, typer.Option(metavar="NUMBER", help="Confidence of the intervals.", rich_help_panel=COMPARISON)]
-
-
-def read_data(
-    data: Path, target: str | None, agent: str | None, groups: str | None, leave_out: Sequence[str] | None
-) -> Federation:
+def read_data(settings: Settings) -> Federation:
     """The federation in a file or folder, its known groups taken from a column."""
-    skipped = tuple(leave_out or ())
+    target, agent, groups, skipped = settings.target, settings.agent, settings.groups_column, settings.leave_out
     for column, option in ((target, "--target"), (agent, "--agent")):
         if column is not None and column in skipped:
             raise InputError(f"column {column!r} is needed as {option} and cannot be left out; take it off --leave-out")
     if groups is not None and groups in (target, agent, *skipped):
         raise InputError(f"column {groups!r} cannot be the groups and something else too; give --groups another column")
-    federation = read_federation(data, target=target, agent=agent, leave_out=skipped)
-    with naming(data):
+    federation = read_federation(Path(settings.data), target=target, agent=agent, leave_out=skipped)
+    with naming(settings.data):
         return federation if groups is None else with_groups(federation, groups)
 
 
@@ -272,51 +191,11 @@ def with_groups(federation: Federation, column: str) -> Federation:
     return replace(federation, agents=tuple(agents), columns=columns, groups=tuple(labels))
 
 
-def chosen_kernel(
-    train: Federation,
-    learner: Learner,
-    name: str,
-    bandwidth: str | float,
-    options: Mapping[str, Any],
-    shift: str,
-    standardise: bool,
-) -> Kernel | str:
-    """The kernel of that name; the median bandwidth is that of the usual kernel, for x and for y.
-
-    The median over agents of the median distance within an agent is taken of the prepared rows, so agents answer with one
-    number each.
-    """
-    if name == "auto":
-        if bandwidth != MEDIAN or options:
-            raise InputError("--bandwidth and --kernel-option need a kernel that is named, such as --kernel gaussian")
-        return "auto"
-    constructor = KERNELS[name]
-    # The bandwidth has an option of its own, and features are there for polynomials of degree 2 alone.
-    check_options(f"{name} kernel", constructor, options, given=1)
-    if name == "polynomial":
-        if bandwidth != MEDIAN:
-            raise InputError("the polynomial kernel has no bandwidth; leave --bandwidth out")
-        return constructor(**options)
-    if bandwidth != MEDIAN:
-        return constructor(bandwidth, **options)
-    prepared = Preparation.fit(train, standardise=standardise).transform(train)
-    scale = common_scale(prepared.dim, [own_scale(agent, learner.task == "classification") for agent in prepared])
-    width = 0 if scale.target is None or shift == "covariate" else scale.target.width
-    return constructor((federated_median(prepared),) * scale.dim + (TARGET_BANDWIDTH,) * width, **options)
-
-
-def chosen_learner(train: Federation, name: str, given: Sequence[str] | None) -> Learner:
-    """The learner of that name with these options; a network learns what the target asks for."""
+def choices_of(settings: Settings) -> dict[str, Any]:
+    """The settings as `kinfed.personalize` and its kin take them, by name."""
     # A list is what a command line can write for a tuple, such as the widths of layers.
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in pairs(given).items()}
-    return learner_for(train[0].y, name, **options)
-
-
-def chosen_rule_options(rule: str, given: Sequence[str] | None) -> dict[str, Any]:
-    """Options of a rule, whose names are checked."""
-    options = pairs(given)
-    check_options(rule, RULES[rule].weigh, options, given=1)
-    return options
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.learner_options.items()}
+    return {one.name: getattr(settings, one.name) for one in fields(Settings)} | {"learner_options": options}
 
 
 def pairs(given: Sequence[str] | None) -> dict[str, Any]:

@@ -19,19 +19,26 @@ from rich.table import Table
 
 import kinfed
 from kinfed.analysis import PairedComparison, PredictedGain
-from kinfed.cli.config import SETTINGS, settings_text, toml_value
+from kinfed.cli.config import SETTINGS, settings_text
+from kinfed.cli.options import choices_of
 from kinfed.cli.terminal import Bars, made_folder, resumable, typed_command
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.methods import BASELINES
+from kinfed.predictions import MODELS, folder_of
 from kinfed.result import Personalization, Weighting
 from kinfed.result_files import write_tables
 from kinfed.run import personalize
+from kinfed.settings import PERSONALIZE, THEORY, WEIGHTS, Settings
 from kinfed.weights import Weights
 
 REPORT = "index.html"
 WEIGHT_FILES = ("weights.csv", "explanation.csv", "calibration.csv", REPORT, SETTINGS)
-PERSONAL_FILES = (*WEIGHT_FILES, "scores.csv", "traffic.csv", "attendance.csv", "audit.jsonl")
+PERSONAL_FILES = (
+    *WEIGHT_FILES,
+    *("scores.csv", "traffic.csv", "attendance.csv", "audit.jsonl", "newcomers-*.csv"),
+    *("result.json", "result-*.npz", MODELS),
+)
 THEORY_FILES = ("theory.csv", SETTINGS)
 _SHOWN_AGENTS = 10
 
@@ -48,10 +55,10 @@ def complete(out: Path, names: Sequence[str]) -> Iterator[Path]:
         try:
             yield folder
             written = sorted(path.name for path in folder.iterdir())
+            for old in set(files_in(out, names)) - {out / name for name in written if (out / name).is_file()}:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
             for name in written:
                 os.replace(folder / name, out / name)
-            for name in set(names) - set(written):
-                (out / name).unlink(missing_ok=True)
         except InputError as error:
             raise InputError(str(error).replace(str(folder), str(out))) from None
         finally:
@@ -64,28 +71,19 @@ def complete(out: Path, names: Sequence[str]) -> Iterator[Path]:
 
 def files_in(out: Path, names: Sequence[str]) -> list[Path]:
     """The files of these names that are there."""
-    return [out / name for name in names if (out / name).exists()]
+    return sorted(path for name in names for path in out.glob(name))
 
 
-def write_settings(command: str, settings: Mapping[str, Any], folder: Path) -> None:
-    """All options of the run, for ``--config``."""
-    (folder / SETTINGS).write_text(settings_text(command, kinfed.__version__, settings), encoding="utf-8", errors="replace")
-
-
-def shown(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as a reader sees them: every value a text, tables one entry for each name."""
-    flat: dict[str, str] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}, {name}": toml_value(one) for name, one in value.items()}
-        else:
-            flat[key] = value if isinstance(value, str) else toml_value(value)
-    return flat
+def refuse_results(out: Path, names: Sequence[str], force: bool) -> None:
+    """Raise if a folder holds results of an earlier run that may not be replaced."""
+    there = files_in(out, names)
+    if there and not force:
+        raise InputError(f"{there[0]} is of an earlier run; give another folder with --out, or --force to replace it")
 
 
 @dataclass(frozen=True)
-class Run:
-    """Where a run keeps what it has done, so that an interrupted one goes on.
+class ResultFolder:
+    """Where a run keeps what it has done, so that an interrupted one goes on, and what it found in the end.
 
     Attributes
     ----------
@@ -107,21 +105,14 @@ class Run:
         """Every message between server and agents, where agents are sites of their own."""
         return None if self.backend == "pooled" else self.checkpoint / "audit.jsonl"
 
-    def personalize(self, train: Federation, test: Federation, bars: Bars, **choices: Any) -> Personalization:
+    def personalize(self, train: Federation, test: Federation | None, settings: Settings, bars: Bars) -> Personalization:
         """Weights, models and scores; a run that fails leaves nothing behind, an interrupted one its checkpoint."""
         had_folder, had_checkpoint = self.out.exists(), self.checkpoint.exists()
         made_folder(self.out)
         try:
             with bars.step(f"learning with {len(train)} agents"), resumable():
-                return personalize(
-                    train,
-                    test=test,
-                    backend=self.backend,
-                    progress=bars,
-                    checkpoint=self.checkpoint,
-                    audit=self.log,
-                    **choices,
-                )
+                kept = {"checkpoint": self.checkpoint, "audit": self.log}
+                return personalize(train, test=test, progress=bars, **{**choices_of(settings), **kept})
         except Exception:
             # Kept, it would stand in the way of the same run with the mistake mended.
             if not had_checkpoint:
@@ -131,19 +122,27 @@ class Run:
                     self.out.rmdir()
             raise
 
-    def write(self, result: Personalization, title: str, settings: Mapping[str, Any], bars: Bars, command: str) -> None:
-        """All files at once, with the settings that `command` takes; then nothing is left to go on from."""
+    def write(self, result: Personalization, title: str, bars: Bars) -> None:
+        """All files at once, and a folder for every agent's model; then nothing is left to go on from."""
+        settings = result.settings
         with bars.step("writing results and report"), complete(self.out, PERSONAL_FILES) as folder:
             write_tables(result, folder)
             if self.log is not None and self.log.exists():
                 shutil.copyfile(self.log, folder / "audit.jsonl")
-            write_settings(command, settings, folder)
-            result.report(folder, title=title, settings=shown(settings), command=typed_command(), progress=bars)
+            (folder / SETTINGS).write_text(settings_text(settings, PERSONALIZE), encoding="utf-8", errors="replace")
+            if result.weighed is not None:
+                shown, command = settings.shown(PERSONALIZE), settings.command(PERSONALIZE)
+                result.report(folder, title=title, settings=shown, command=command, progress=bars)
+            result.save(folder)
+            for name in result.known.names:
+                result.model(name).save(folder / MODELS / folder_of(name))
         shutil.rmtree(self.checkpoint, ignore_errors=True)
 
 
 def gained(result: Personalization, one: str, all_of_them: str) -> str:
     """What personal models gained over learning alone and over one common model, in a sentence."""
+    if not all(name in result.scored for name in BASELINES):
+        return f"The {result.metric} is {result.scored['personalized'].mean():.4g}."
     alone, common = result.compare("local"), result.compare("grand-mean")
     return (
         f"The {alone.metric} is {alone.first_mean:.4g}, against {alone.second_mean:.4g} for {one} alone "
@@ -152,40 +151,39 @@ def gained(result: Personalization, one: str, all_of_them: str) -> str:
     )
 
 
-def personal_account(
-    result: Personalization, settings: Mapping[str, Any], files: Sequence[Path], report: Path
-) -> dict[str, Any]:
+def personal_account(result: Personalization, files: Sequence[Path], report: Path) -> dict[str, Any]:
     """Everything ``kinfed personalize --json`` prints."""
-    scores = result.scores
+    scores = result.scores if result.scored else pandas.DataFrame(index=pandas.Index(result.known.names, name="agent"))
+    compared = [result.compare(name) for name in BASELINES if name in result.scored]
     return {
-        **_run(settings, files, report),
+        **_run(result.settings.chosen(PERSONALIZE), files, report),
         "seed": result.seed,
-        "metric": result.metric,
+        "metric": result.metric if result.scored else None,
         "scores": {name: float(scores[name].mean()) for name in scores},
-        "comparisons": {one.second_name: {**asdict(one), "verdict": one.verdict} for one in map(result.compare, BASELINES)},
-        "weights": _weights(result.weights),
+        "comparisons": {one.second_name: {**asdict(one), "verdict": one.verdict} for one in compared},
+        "weights": None if result.weighed is None else _weights(result.weighed),
         "choices": result.choices,
         "exchange": [] if result.exchange is None else result.exchange.describe(),
-        "agents": _agents(result.weights.explanation.join(scores)),
+        "agents": _agents(scores if result.weighed is None else result.weighed.explanation.join(scores)),
     }
 
 
-def weights_account(found: Weighting, settings: Mapping[str, Any], files: Sequence[Path], report: Path) -> dict[str, Any]:
+def weights_account(found: Weighting, settings: Settings, files: Sequence[Path], report: Path) -> dict[str, Any]:
     """Everything ``kinfed weights --json`` prints."""
     return {
-        **_run(settings, files, report),
-        "seed": settings["seed"],
+        **_run(settings.chosen(WEIGHTS), files, report),
+        "seed": settings.seed,
         "weights": _weights(found.weights),
         "choices": list(found.choices),
         "agents": _agents(found.weights.explanation),
     }
 
 
-def theory_account(predicted: PredictedGain, settings: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]:
+def theory_account(predicted: PredictedGain, settings: Settings, files: Sequence[Path]) -> dict[str, Any]:
     """Everything ``kinfed theory --json`` prints."""
     return {
-        **_run(settings, files, None),
-        "seed": settings["seed"],
+        **_run(settings.chosen(THEORY), files, None),
+        "seed": settings.seed,
         "rule": predicted.rule,
         "mean gain": predicted.mean_gain,
         "interval": predicted.interval,

@@ -12,11 +12,11 @@ import numpy as np
 import pandas
 import typer
 
-from kinfed.cli.options import KERNELS
 from kinfed.cli.terminal import Json, made_folder, print_facts, print_json, print_table, progress_bars, say
 from kinfed.data.tables import chosen_columns, numeric_batches
 from kinfed.embedding import (
     FEW_ROWS,
+    KERNELS,
     SAMPLINGS,
     FourierFeatures,
     Polynomial,

@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from kinfed.errors import InputError
 from kinfed.learners import Learner, make_learner
-from kinfed.methods import METHODS
-from kinfed.settings import TASKS, Settings
-from kinfed.validation import one_of
+from kinfed.settings import FLOWER, Settings, default_of, options_of, toml_value
 from kinfed.weights import RULES
 
 MakeLearner = Callable[[str, str], Any]
 """Makes a learner of its name and the task: ``make_learner("torch", "regression")``."""
 
 
-def deployed_fields() -> dict[str, Field[Any]]:
-    """The fields of `Settings` that stand in a run's configuration, by the name they have there."""
-    return {one.name.replace("_", "-"): one for one in fields(Settings) if one.metadata["deployed"]}
-
-
 def read_settings(config: Mapping[str, Any]) -> Settings:
     """The settings in a run's configuration; a mistake is named."""
-    known = deployed_fields()
-    for name in config:
-        if name not in known:
-            raise InputError(f"there is no option {name!r} in a run's configuration; there are {', '.join(known)}")
-    settings = Settings(**{known[name].name: _value(name, known[name], value) for name, value in config.items()})
-    one_of(settings.task, TASKS, "task")
-    METHODS[settings.method]  # an unknown name is named
+    settings = Settings.read(FLOWER, config)
     if "groups" in RULES[settings.rule].needs:
         raise InputError(f"rule {settings.rule!r} needs groups, which no site tells; choose another")
     if not 0 <= settings.test_size < 1:
         raise InputError(f"test-size must be a fraction between 0 and 1, such as 0.2, got {settings.test_size}")
-    if settings.agents < 1:
-        raise InputError(f"agents, how many to wait for, must be at least 1, got {settings.agents}")
     return settings
 
 
@@ -51,7 +36,9 @@ def site_learner_of(settings: Settings, task: str, make: MakeLearner | None = No
     make : callable, optional
         The app's own way to make one; by default by name.
     """
-    return make_learner(usual_learner(settings.learner, task) if make is None else make(settings.learner, task))
+    if make is not None:
+        return make_learner(make(settings.learner, task))
+    return usual_learner(settings.learner, task, **settings.learner_options)
 
 
 def server_learner_of(settings: Settings, make: MakeLearner | None = None) -> Learner:
@@ -64,42 +51,29 @@ def server_learner_of(settings: Settings, make: MakeLearner | None = None) -> Le
     return site_learner_of(settings, "classification" if settings.learner == "logistic" else known, make)
 
 
-def usual_learner(name: str, task: str) -> Learner:
+def usual_learner(name: str, task: str, **options: Any) -> Learner:
     """The learner of a name; a network is made for the task, others have their own."""
-    return make_learner("torch", task=task) if name == "torch" and task == "regression" else make_learner(name)
+    if name == "torch" and task == "regression":
+        options = {"task": task, **options}
+    return make_learner(name, **options)
 
 
 def config_text(given: Mapping[str, Any] | None = None) -> str:
     """The lines under ``[tool.flwr.app.config]``, every option with its comment; `given` are values by field name."""
     lines = []
-    for name, one in deployed_fields().items():
-        value = one.default if given is None or one.name not in given else given[one.name]
-        lines += [f"# {line}" for line in one.metadata["help"].splitlines()]
-        lines.append(f"{name} = {_toml(value)}")
+    for name, one in options_of(FLOWER).items():
+        value = default_of(one, FLOWER) if given is None or one.name not in given else given[one.name]
+        names = one.metadata["names"]
+        text = one.metadata["help"] + (f" One of {', '.join(names())}." if names is not None else "")
+        lines += [f"# {line}" for line in wrap(text, 116)]
+        if isinstance(value, Mapping):  # a table would end the section, so its entries stand as name.key
+            lines += [f"{name}.{key} = {toml_value(part)}" for key, part in value.items()] or [f"# {name}.NAME = VALUE"]
+        else:
+            told = ",".join(value) if isinstance(value, tuple) else "" if value is None else value
+            lines.append(f"{name} = {toml_value(told)}")
     return "\n".join(lines) + "\n"
 
 
-def path_or_none(text: str) -> Path | None:
-    """A path, with ~ for the home folder; None if the text is empty."""
+def path_or_none(text: str | None) -> Path | None:
+    """A path, with ~ for the home folder; None if there is no text."""
     return Path(text).expanduser() if text else None
-
-
-def _value(name: str, one: Field[Any], value: Any) -> Any:
-    wanted = type(one.default)
-    if wanted is float and type(value) is int:
-        return float(value)
-    if type(value) is not wanted:
-        words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-        raise InputError(f"option {name} of a run must be {words[wanted]}, got {value!r}")
-    return value
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        if any(ord(letter) < 32 or ord(letter) == 127 for letter in escaped):
-            raise InputError(f"{value!r} holds a control character and cannot stand in a configuration")
-        return f'"{escaped}"'
-    return repr(value)

@@ -14,10 +14,9 @@ from kinfed.checkpoint import Store
 from kinfed.deployment.options import MakeLearner, path_or_none, read_settings, server_learner_of
 from kinfed.errors import InputError
 from kinfed.learners.base import site_learner
-from kinfed.methods import comparing
 from kinfed.result import Personalization
 from kinfed.result_files import write_tables
-from kinfed.run import run
+from kinfed.run import comparing, run
 
 AUDIT = "audit.jsonl"
 

@@ -96,14 +96,10 @@ def read_agent(path: Path, name: str, options: Settings) -> Federation:
     return _alone(read, 0, name)
 
 
-def _unused(options: Settings) -> tuple[str, ...]:
-    return tuple(name.strip() for name in options.leave_out.split(",") if name.strip())
-
-
 def _read_agent_table(path: Path, options: Settings) -> Federation:
     if not path.is_file():
         raise InputError(f"{path} does not exist; give this node the path of its data, as data=... in its node config")
-    target, unused = options.target or None, _unused(options)
+    target, unused = options.target, options.leave_out
     if options.agent and options.agent in read_table(path, options.agent).columns:
         return read_one_table(path, target, options.agent, unused)
     return read_folder(path, [path], target, None, unused)
@@ -113,7 +109,7 @@ def _from_pool(options: Settings, place: int, node: Mapping[str, Any]) -> Federa
     if not options.data:
         raise InputError("this node has no data; name them as data=... in its node config, or in a simulation in the run's")
     stamp = _stamp(Path(options.data).expanduser())
-    pool = _pool(options.data, options.target, options.agent, _unused(options), stamp)
+    pool = _pool(options.data, options.target, options.agent, options.leave_out, stamp)
     expected = node.get("num-partitions", len(pool))
     if expected != len(pool):
         raise InputError(
@@ -126,8 +122,10 @@ def _from_pool(options: Settings, place: int, node: Mapping[str, Any]) -> Federa
 
 # A process of a simulation stands for many nodes; all of them read the same files.
 @lru_cache(maxsize=1)
-def _pool(data: str, target: str, agent: str, unused: tuple[str, ...], stamp: tuple[tuple[str, int], ...]) -> Federation:
-    return read_federation(Path(data), target=target or None, agent=agent or None, leave_out=unused)
+def _pool(
+    data: str, target: str | None, agent: str | None, unused: tuple[str, ...], stamp: tuple[tuple[str, int], ...]
+) -> Federation:
+    return read_federation(Path(data), target=target, agent=agent, leave_out=unused)
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int], ...]:
@@ -137,7 +135,7 @@ def _stamp(path: Path) -> tuple[tuple[str, int], ...]:
 
 
 def _read(path: Path, options: Settings) -> Federation:
-    return read_federation(path, target=options.target or None, agent=options.agent or None, leave_out=_unused(options))
+    return read_federation(path, target=options.target, agent=options.agent, leave_out=options.leave_out)
 
 
 def _divided(rows: Federation, test_path: Path | None, options: Settings) -> tuple[Federation, Federation | None]:

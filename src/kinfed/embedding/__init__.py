@@ -27,6 +27,8 @@ from kinfed.embedding.choice import (
 )
 from kinfed.embedding.fourier import SAMPLINGS, FourierFeatures
 from kinfed.embedding.kernels import (
+    KERNELS,
+    MEDIAN,
     Gaussian,
     Kernel,
     Laplace,
@@ -46,6 +48,8 @@ from kinfed.embedding.sketch import FEW_ROWS, Sketch, check_sketch, check_stacke
 __all__ = [
     "CLASS_CONDITIONAL",
     "FEW_ROWS",
+    "KERNELS",
+    "MEDIAN",
     "SAMPLINGS",
     "SHIFTS",
     "TARGET_BANDWIDTH",

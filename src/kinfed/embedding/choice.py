@@ -7,7 +7,7 @@ distance between its own points and with sums of its target, never with points.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kinfed.data import ColumnSums, Standardisation, column_sums
 from kinfed.embedding.fourier import FourierFeatures
-from kinfed.embedding.kernels import Gaussian, Kernel, Polynomial, median_bandwidth
+from kinfed.embedding.kernels import MEDIAN, Gaussian, Kernel, Polynomial, median_bandwidth, named_kernel
 from kinfed.embedding.polynomial import PolynomialFeatures
 from kinfed.embedding.recipe import FeatureMap
 from kinfed.errors import InputError
@@ -251,9 +251,25 @@ def scaled_embedding(
 
 
 def chosen_embeddings(
-    scale: Scale, *, several: bool, kernel: Kernel | str = "auto", shift: str = "auto", **features: Any
+    scale: Scale,
+    *,
+    several: bool,
+    kernel: Kernel | str = "auto",
+    bandwidth: float | str = MEDIAN,
+    kernel_options: Mapping[str, Any] | None = None,
+    shift: str = "auto",
+    **features: Any,
 ) -> tuple[Embedding, ...]:
-    """The usual `scaled_embedding` and, for whoever chooses among `several`, those of all views that differ."""
+    """The usual `scaled_embedding` and, for whoever chooses among `several`, those of all views that differ.
+
+    A kernel may be named, and then have a bandwidth, which is that of the usual kernel for x and y by default, and options.
+    """
+    if isinstance(kernel, str) and kernel != "auto":
+        width = 0 if scale.target is None or shift == "covariate" else scale.target.width
+        usual = (scale.median,) * scale.dim + (TARGET_BANDWIDTH,) * width
+        kernel = named_kernel(kernel, bandwidth, dict(kernel_options or {}), usual)
+    elif bandwidth != MEDIAN or kernel_options:
+        raise InputError("bandwidth=... and kernel_options=... need a kernel that is named, such as kernel='gaussian'")
     views = alternative_views(scale, shift) if several and isinstance(kernel, str) else (None,)
     return tuple(scaled_embedding(scale, kernel=kernel, shift=shift, view=view, **features) for view in views)
 

@@ -8,7 +8,7 @@ behind a Gram matrix stand at the end.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -21,7 +21,17 @@ from scipy.spatial.distance import cdist, pdist
 from scipy.special import gammaincinv, ndtr
 
 from kinfed.errors import InputError
-from kinfed.validation import Array, FloatArray, nonnegative, points_array, positive, positive_integer, whole_number
+from kinfed.validation import (
+    Array,
+    FloatArray,
+    check_options,
+    nonnegative,
+    one_of,
+    points_array,
+    positive,
+    positive_integer,
+    whole_number,
+)
 
 # Beyond this size one eigenvalue is found faster by iteration than by reducing the whole matrix.
 _DENSE_UP_TO = 150
@@ -283,3 +293,23 @@ def two_or_more(points: ArrayLike, who: str) -> FloatArray:
     if len(array) < 2:
         raise InputError(f"{who} needs at least two points, got {len(array)}: a covariance is undefined for fewer")
     return array
+
+
+KERNELS: dict[str, type[Any]] = {"gaussian": Gaussian, "laplace": Laplace, "matern": Matern, "polynomial": Polynomial}
+
+MEDIAN = "median"
+"""The bandwidth that is the median distance within agents."""
+
+
+def named_kernel(name: str, bandwidth: float | str, options: Mapping[str, Any], usual: tuple[float, ...]) -> Kernel:
+    """The kernel of a name, with a bandwidth, or the `usual` ones of every coordinate, and options of its own."""
+    constructor = KERNELS[one_of(name, KERNELS, "kernel")]
+    # The bandwidth has an option of its own, and features are there for polynomials of degree 2 alone.
+    check_options(f"{name} kernel", constructor, options, given=1)
+    if constructor is Polynomial:
+        if bandwidth != MEDIAN:
+            raise InputError("the polynomial kernel has no bandwidth; leave bandwidth=... out")
+        return constructor(**options)
+    if bandwidth == MEDIAN and not np.isfinite(usual).all():
+        raise InputError("no agent has two different points, so there is no median distance; give bandwidth=...")
+    return constructor(usual if bandwidth == MEDIAN else bandwidth, **options)
