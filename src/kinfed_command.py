@@ -1,7 +1,7 @@
 """The command ``kinfed`` from its first moment on: an interruption is one line and exit code 130, during imports too.
 
-This module lies beside the package and imports nothing at its head that Python has not loaded itself: whatever is taken from
-the package, numpy, scipy and pandas are imported first, for a second or more, and must not answer with a traceback.
+This module lies beside the package and imports nothing at its head that Python has not loaded itself: whatever is taken
+from the package, numpy, scipy and pandas are imported first, for a second or more, and must not answer with a traceback.
 """
 
 from __future__ import annotations
