@@ -1,5 +1,12 @@
 """What `import kinfed` promises: all public names; `test_cli` says that it loads no heavy library."""
 
+import importlib
+import pkgutil
+import types
+
+import numpy as np
+import pytest
+
 import kinfed
 
 
@@ -8,3 +15,26 @@ def test_every_public_name_exists_and_is_documented():
     for name in kinfed.__all__:
         value = getattr(kinfed, name)
         assert value.__doc__ or not callable(value), f"kinfed.{name} has no docstring"
+
+
+def test_a_sketch_is_a_function_and_no_module():
+    features = kinfed.FourierFeatures(kinfed.Gaussian(1.0), n_features=4, dim=2)
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'kinfed\.sketch'"):
+        importlib.import_module("kinfed.sketch")
+    assert kinfed.sketch(np.zeros((3, 2)), features).n == 3
+
+
+def test_what_is_imported_under_the_name_of_a_module_is_that_module():
+    """`import kinfed.embedding.sketch as module` would otherwise be a function of the same name, without an error."""
+    kept_apart = {
+        "kinfed.deployment.template",
+        "kinfed.learners.neural",
+        "kinfed.backends.flower",
+        "kinfed.plotting.picture",
+    }
+    for found in pkgutil.walk_packages(kinfed.__path__, "kinfed."):
+        if any(found.name.startswith(name) for name in kept_apart):  # need what may not be installed
+            continue
+        package, _, name = found.name.rpartition(".")
+        importlib.import_module(found.name)
+        assert isinstance(getattr(importlib.import_module(package), name), types.ModuleType), found.name

@@ -18,7 +18,7 @@ import cli_runs
 from cli_runs import ABOUT
 from pages import ROOT, commands, steps
 
-# One group, hence one worker: builds of the same sources must not run side by side.
+# One group, hence one worker and one installation.
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.xdist_group("wheel")]
 
 # Nothing of this environment: neither its packages nor the folders it looks for modules in; pip's own settings stay.
@@ -30,25 +30,22 @@ ENVIRONMENT = {
 LOADED = "import json, sys, kinfed; print(json.dumps([kinfed.__file__, kinfed.__version__, sorted(sys.modules)]))"
 
 
-def done(*command, cwd, seconds=600):
+def done(*command, cwd):
     """Standard output of a command, which must succeed."""
-    run = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert run.returncode == 0, f"{command}\n{run.stdout}\n{run.stderr}"
+    words = [str(word) for word in command]
+    run = subprocess.run(words, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=600, check=False)
+    assert run.returncode == 0, f"{words}\n{run.stdout}\n{run.stderr}"
     return run.stdout
 
 
 def make_wheel(folder):
-    """What ``make wheel`` prints, with the tools of this environment."""
+    """The folder of the wheel and what ``make wheel`` prints, run in a copy of the sources."""
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
     tools = Path(sys.executable).parent
-    return done("make", "--no-print-directory", "-o", ".venv/.dev", "wheel", f"BIN={tools}", f"DIST={folder}", cwd=ROOT)
+    printed = done("make", "--no-print-directory", "-o", ".venv/.dev", "wheel", f"BIN={tools}", cwd=folder)
+    return folder / "dist", printed
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,6 @@ class Installed:
 
     folder: Path
     wheel: Path
-    printed: str
 
     def run(self, program, *arguments):
         return done(self.folder / "venv" / "bin" / program, *arguments, cwd=self.folder)
@@ -65,18 +61,15 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The folder and what was printed."""
-    folder = tmp_path_factory.mktemp("dist")
-    return folder, make_wheel(folder)
+    return make_wheel(tmp_path_factory.mktemp("sources"))
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory, wheel):
     folder = tmp_path_factory.mktemp("elsewhere")
-    dist, printed = wheel
-    for name in os.listdir(dist):
-        shutil.copy(dist / name, folder)
-    one = Installed(folder, next(folder.glob("*.whl")), printed)
+    for file in wheel[0].iterdir():
+        shutil.copy(file, folder)
+    one = Installed(folder, next(folder.glob("*.whl")))
     done(sys.executable, "-m", "venv", "venv", cwd=folder)
     pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     one.run("python", "-I", *pip, "--constraint", ROOT / "constraints.txt", one.wheel)
@@ -88,8 +81,8 @@ def test_file_and_checksum_are_printed_and_equal_sources_give_equal_bytes(wheel,
     folder, printed = wheel
     file = next(folder.glob("kinfed-*.whl"))
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    assert printed.splitlines() == [str(file), f"{digest}  {file.name}"]
-    assert make_wheel(tmp_path).splitlines()[1] == printed.splitlines()[1]
+    assert printed.splitlines() == [f"dist/{file.name}", f"{digest}  {file.name}"]
+    assert make_wheel(tmp_path)[1] == printed
 
 
 def test_the_wheel_holds_all_files_of_the_package_and_no_others(wheel):

@@ -21,7 +21,8 @@ from threadpoolctl import threadpool_info
 
 from kinfed.backends.pooled import PooledAgents
 from kinfed.data import Preparation, concept_shift
-from kinfed.embedding import FourierFeatures, Gaussian, sketch
+from kinfed.embedding import FourierFeatures, Gaussian
+from kinfed.embedding.sketch import sketch
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 from kinfed.learners import make_learner

@@ -41,7 +41,7 @@ from kinfed.embedding.kernels import (
 from kinfed.embedding.moments import effective_dimension, mmd2, pairwise_mmd2, trace_covariance
 from kinfed.embedding.polynomial import PolynomialFeatures
 from kinfed.embedding.recipe import FeatureMap, Recipe, features_from_recipe
-from kinfed.embedding.sketch import FEW_ROWS, Sketch, check_sketch, check_stacked, common_recipe, load_sketch, sketch
+from kinfed.embedding.sketch import FEW_ROWS, Sketch, check_sketch, check_stacked, common_recipe, load_sketch
 
 __all__ = [
     "CLASS_CONDITIONAL",
@@ -86,7 +86,6 @@ __all__ = [
     "own_scale",
     "pairwise_mmd2",
     "scaled_embedding",
-    "sketch",
     "squared_distances",
     "trace_covariance",
 ]
