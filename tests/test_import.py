@@ -1,8 +1,10 @@
 """What `import kinfed` promises: all public names; `test_cli` says that it loads no heavy library."""
 
+import ast
 import importlib
 import pkgutil
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,3 +40,13 @@ def test_what_is_imported_under_the_name_of_a_module_is_that_module():
         package, _, name = found.name.rpartition(".")
         importlib.import_module(found.name)
         assert isinstance(getattr(importlib.import_module(package), name), types.ModuleType), found.name
+
+
+def test_no_docstring_is_a_fragment():
+    """A word or two, such as "B.", say nothing that the name does not."""
+    described = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for path in Path(kinfed.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            told = ast.get_docstring(node) if isinstance(node, described) else None
+            short = told is not None and len(told.split("\n\n")[0].split()) < 3
+            assert not short, f"{path.name}, {getattr(node, 'name', 'the module')}: {told}"

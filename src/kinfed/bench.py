@@ -35,9 +35,7 @@ from kinfed.weights.mirror_descent import exponential_gradient
 from kinfed.weights.objective import q_aggregation_problem
 
 TASKS = 8
-"""How many there are."""
-FOLDS = 5
-"""Of the calibration."""
+FOLDS = 5  # of the calibration
 _OFTEN = 9
 
 
@@ -163,7 +161,7 @@ def _labelled(federation: Federation) -> Federation:
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """Seconds one call takes."""
+    """How many seconds one call of the function takes."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
@@ -204,11 +202,11 @@ class Bench:
     machine: Mapping[str, Any]
 
     def to_frame(self) -> pandas.DataFrame:
-        """A row per task."""
+        """A table with a row per task."""
         return pandas.DataFrame(self.facts()["tasks"])
 
     def facts(self) -> dict[str, Any]:
-        """Everything, for machines."""
+        """Everything that was measured, in the types JSON has."""
         return {
             "machine": dict(self.machine),
             "sizes": asdict(self.sizes),

@@ -75,26 +75,28 @@ def table(frame: pandas.DataFrame, caption: str, most: int = 10) -> Html:
     most : int
         Rows to show.
     """
-    shown = len(frame) if len(frame) <= most else most
-    above = shown if shown == len(frame) else (shown + 1) // 2
+    above = len(frame) if len(frame) <= most else (most + 1) // 2
     rows = [_row(frame, place) for place in range(above)]
-    if shown < len(frame):
+    if len(frame) > most:
         rows.append(tag("tr", tag("td", "\N{HORIZONTAL ELLIPSIS}", colspan=frame.shape[1] + 1, style="text-align:center")))
-        rows += [_row(frame, place) for place in range(len(frame) - (shown - above), len(frame))]
-        caption = f"{caption} ({shown} of {len(frame)} rows)"
+        rows += [_row(frame, place) for place in range(len(frame) - (most - above), len(frame))]
+        caption = f"{caption} ({most} of {len(frame)} rows)"
     names = ["" if frame.index.name is None else frame.index.name, *frame.columns]
     sides = ["left", *(_side(frame.iat[0, column] if len(frame) else 0.0) for column in range(frame.shape[1]))]
     head = [
         _cell("th", name, side, scope="col", style=f"border-bottom:{_LINE}")
         for name, side in zip(names, sides, strict=True)
     ]
-    above_all = tag("caption", escape(caption), style=f"text-align:left;caption-side:top;white-space:nowrap;{_CELL}")
-    return rows_under(above_all, head, rows, style="border-collapse:collapse;margin:0.5em 0;font-size:90%")
+    return rows_under(
+        tag("caption", escape(caption), style=f"text-align:left;caption-side:top;white-space:nowrap;{_CELL}"),
+        head,
+        rows,
+        style="border-collapse:collapse;margin:0.5em 0;font-size:90%",
+    )
 
 
 def _row(frame: pandas.DataFrame, place: int) -> Html:
-    values = (frame.iat[place, column] for column in range(frame.shape[1]))
-    cells = [_cell("td", _shown(value), _side(value)) for value in values]
+    cells = [_cell("td", _shown(value), _side(value)) for value in (frame.iat[place, k] for k in range(frame.shape[1]))]
     return tag("tr", _cell("th", _shortened(str(frame.index[place])), "left", scope="row"), *cells)
 
 

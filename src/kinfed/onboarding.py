@@ -31,7 +31,7 @@ class Newcomer:
     scores: Mapping[str, float]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Predictions for raw rows."""
+        """Predict for rows as the newcomer holds them, before any preparation."""
         if self.preparation is None:
             return self.models.predict(0, X)
         return self.models.predict(0, self.preparation.rows(self.name, X).X)

@@ -20,7 +20,7 @@ from kinfed.validation import Array, whole_number
 
 @dataclass(frozen=True, eq=False)
 class SketchStack:
-    """Everybody's sketches.
+    """The sketches of all agents that sent theirs, stacked view by view.
 
     Attributes
     ----------

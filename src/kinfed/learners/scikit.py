@@ -204,7 +204,7 @@ class ConstantClassifier:
         return np.repeat(self.classes_, len(X))
 
     def predict_proba(self, X: Array) -> Array:
-        """Probability one."""
+        """Probability one for the only class there is."""
         return np.ones((len(X), 1))
 
 

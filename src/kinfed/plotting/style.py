@@ -102,7 +102,7 @@ def colour(method: str) -> str:
 
 
 def label(method: str) -> str:
-    """A method in words."""
+    """A method's name as legends write it."""
     return METHOD_LABELS.get(method, method.replace("-", " "))
 
 

@@ -91,9 +91,16 @@ def table(
         Whether the caption is seen, or only read to those who do not see the table.
     """
     head = [tag("th", escape(column.heading), scope="col", class_=_side(column), title=column.hint) for column in columns]
-    title = tag("caption", escape(caption), class_="" if captioned else "unseen")
-    shown = rows_under(title, head, (_row(columns, row) for row in rows), id=anchor)
-    return tag("div", shown, class_="scroll", tabindex=0, role="region", aria_label=caption)
+    return _scrolling(
+        rows_under(
+            tag("caption", escape(caption), class_="" if captioned else "unseen"),
+            head,
+            (_row(columns, row) for row in rows),
+            id=anchor,
+        ),
+        "scroll",
+        caption,
+    )
 
 
 def details(summary: str, content: str, *, kind: str = "") -> Html:
@@ -108,16 +115,18 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Html:
 
 def figure(drawing: str, caption: str) -> Html:
     """A drawing with its caption, in a region that scrolls by itself where it is too wide."""
-    drawn = tag("div", drawing, class_="plot", tabindex=0, role="region", aria_label=caption)
-    return tag("figure", drawn, tag("figcaption", escape(caption)))
+    return tag("figure", _scrolling(drawing, "plot", caption), tag("figcaption", escape(caption)))
+
+
+def _scrolling(content: str, kind: str, name: str) -> Html:
+    return tag("div", content, class_=kind, tabindex=0, role="region", aria_label=name)
 
 
 def _row(columns: Sequence[Column], row: Sequence[str | Cell]) -> Html:
     cells = []
     for place, (column, cell) in enumerate(zip(columns, row, strict=True)):
         key, shown = (f"{cell.sort:.9g}", cell.shown) if isinstance(cell, Cell) else ("", cell)
-        name, scope = ("td", "") if place else ("th", "row")
-        cells.append(tag(name, shown, scope=scope, class_=_side(column), data_sort=key))
+        cells.append(tag("td" if place else "th", shown, scope="" if place else "row", class_=_side(column), data_sort=key))
     return tag("tr", *cells)
 
 
@@ -159,7 +168,7 @@ _CORNERS: tuple[tuple[tuple[float, float], ...], ...] = (
 
 
 def label(x: float, y: float, words: str, anchor: str = "middle", kind: str = "") -> Html:
-    """Words in a drawing."""
+    """Words at a point of a drawing, which begin, end or have their middle there."""
     return tag("text", escape(words), class_=f"label {kind}".strip(), x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor)
 
 
@@ -245,16 +254,25 @@ def image(width: float, height: float, name: str, content: str, kind: str = "") 
 
 def interactive(anchor: str, width: float, height: float, title: str, description: str, content: str) -> Html:
     """A drawing whose parts take the focus one by one; an image could not hold them."""
-    title_id, description_id = f"{anchor}-title", f"{anchor}-description"
-    told = tag("title", escape(title), id=title_id), tag("desc", escape(description), id=description_id)
-    shown = {"id": anchor, "class": "agents", "viewBox": f"0 0 {width:g} {height:g}", "role": "group"}
-    return tag("svg", *told, content, **shown, aria_labelledby=title_id, aria_describedby=description_id)
+    return tag(
+        "svg",
+        tag("title", escape(title), id=f"{anchor}-title"),
+        tag("desc", escape(description), id=f"{anchor}-description"),
+        content,
+        id=anchor,
+        class_="agents",
+        viewBox=f"0 0 {width:g} {height:g}",
+        role="group",
+        aria_labelledby=f"{anchor}-title",
+        aria_describedby=f"{anchor}-description",
+    )
 
 
 def agent_node(place: int, told: str, drawing: str, *, first: bool) -> Html:
     """An agent in a drawing: a link to its section that tells its numbers; one of them is in the order of the tab key."""
-    shown = {"class": "node", "href": f"#agent-{place}", "data-agent": place, "tabindex": 0 if first else -1}
-    return tag("a", drawing, **shown, aria_label=told)
+    return tag(
+        "a", drawing, class_="node", href=f"#agent-{place}", data_agent=place, tabindex=0 if first else -1, aria_label=told
+    )
 
 
 def layers(nodes: Sequence[str], names: Sequence[str]) -> Html:

@@ -149,7 +149,6 @@ def _predicted(context: ReportContext) -> Html:
 
 
 def _not_predicted(data: ReportData) -> str:
-    """Why nothing is predicted."""
     many = (
         f" For so many agents (more than {MANY_AGENTS}) nothing is predicted unless it is asked for: kinfed theory "
         "predicts what collaborating would save."
@@ -181,8 +180,7 @@ def _by_calibration(calibration: Calibration) -> tuple[str, Html]:
         f"{change.size(change.value)}{told} against learning alone (standard error {error}), judged by models on rows that "
         "every agent held out."
     )
-    note = f"{calibration.loss} on held-out rows{told.rstrip(',')}, ±{SPACE}{error}"
-    return lead, _predicted_card(change.words(change.value), note)
+    return lead, _predicted_card(change, f"{calibration.loss} on held-out rows{told.rstrip(',')}, ±{SPACE}{error}")
 
 
 def _by_theory(predicted: PredictedGain) -> tuple[str, Html]:
@@ -194,13 +192,17 @@ def _by_theory(predicted: PredictedGain) -> tuple[str, Html]:
     )
     change = Change(-saved, -high, -low)
     ends = change.interval if change.has_interval else "none: there are too few agents"
-    note = f"error of the mean embedding; {percent(predicted.level, 0)} interval {ends}"
-    return lead, _predicted_card(change.words(-saved), note)
+    return lead, _predicted_card(change, f"error of the mean embedding; {percent(predicted.level, 0)} interval {ends}")
 
 
-def _predicted_card(change: str, note: str) -> Html:
-    heading = tag("h3", "Predicted, against learning alone")
-    return tag("article", heading, paragraph(change, "figure"), paragraph(note, "muted"), class_="card")
+def _predicted_card(change: Change, note: str) -> Html:
+    return tag(
+        "article",
+        tag("h3", "Predicted, against learning alone"),
+        paragraph(change.words(change.value), "figure"),
+        paragraph(note, "muted"),
+        class_="card",
+    )
 
 
 def _at_a_glance(context: ReportContext) -> Html:

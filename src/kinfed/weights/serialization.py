@@ -41,7 +41,7 @@ def weights_content(weights: Weights) -> Kept:
 
 
 def read_weights(kept: Kept) -> Weights:
-    """Weights that were kept."""
+    """The weights that were kept, with their calibration where there was one."""
     told, calibration = kept.settings.get("calibration"), None
     if told is not None:
         choice = Choice(chosen=told["chosen"], **{name: kept.arrays[f"choice {name}"] for name in _CHOICE})
