@@ -3,10 +3,20 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo docs experiments reproduce check test lint types imports check-format quick unit format benchmarks clean
+.PHONY: demo wheel docs experiments reproduce check test lint types imports check-format quick unit format benchmarks clean
 
 demo: .venv/.demo
 	$(BIN)/kinfed demo --out demo --force
+
+# The package as one file for machines without this repository, and its checksum; equal sources give equal bytes.
+DIST := dist
+
+wheel: .venv/.dev
+	@rm -rf build/lib build/bdist.* $(DIST)/kinfed-*.whl   # what is left of an earlier build would be packed too
+	@mkdir -p build && SOURCE_DATE_EPOCH=315532800 $(BIN)/python -m build --wheel --no-isolation --outdir $(DIST) . \
+		> build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	@cd $(DIST) && $$(command -v sha256sum || echo shasum -a 256) kinfed-*.whl > SHA256SUMS
+	@echo $(DIST)/kinfed-*.whl && cat $(DIST)/SHA256SUMS
 
 # The documentation site, built without network, every warning an error; open build/docs/index.html.
 docs: .venv/.docs
@@ -63,7 +73,7 @@ benchmarks: .venv/.dev
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv build demo results docs/generated docs/gallery
+	rm -rf .venv build dist demo results docs/generated docs/gallery
 
 .venv/.made:
 	$(PYTHON) -m venv .venv

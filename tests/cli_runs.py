@@ -12,7 +12,7 @@ import pandas as pd
 
 from kinfed.cli import main
 
-PROCESS = [sys.executable, "-c", "from kinfed.cli import main; main()"]
+PROCESS = [sys.executable, "-c", "from kinfed_command import main; main()"]
 ABOUT = ("--target", "outcome", "--agent", "hospital")
 
 

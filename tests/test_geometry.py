@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kinfed
-from kinfed.learners import regression_moments
+from kinfed.learners.regression_moments import regression_moments
 
 SIZES = (5, 9, 14, 6, 30, 2)
 

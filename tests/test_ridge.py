@@ -14,12 +14,12 @@ from kinfed.federation import Agent, Federation
 from kinfed.learners import (
     RegressionMoments,
     Ridge,
-    regression_moments,
     ridge_coefficients,
     squared_error,
     stack_moments,
 )
 from kinfed.learners import ridge as ridge_module
+from kinfed.learners.regression_moments import regression_moments
 from question_sites import fit
 
 

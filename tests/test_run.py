@@ -52,6 +52,15 @@ def test_personal_models_are_the_weighted_minimisers(result):
     assert weight.sum() == pytest.approx(1)
 
 
+def test_where_nothing_crosses_there_is_nothing_to_audit(generated, tmp_path):
+    log = tmp_path / "audit.jsonl"
+    with pytest.raises(kinfed.InputError, match=r"nothing crosses where all rows are here, .* use backend='sites'"):
+        kinfed.personalize(generated.train, rule="local", audit=log)
+    assert not log.exists()
+    kinfed.personalize(generated.train, rule="local", audit=log, backend="sites")
+    assert log.read_text().count("\n") > len(generated.train)
+
+
 def test_it_says_what_it_chose(result):
     told = "\n".join(result.choices)
     assert "chosen for the federation" in told

@@ -50,9 +50,9 @@ from kinfed.embedding import (
     mmd2,
     operator_norm,
     pairwise_mmd2,
-    sketch,
     trace_covariance,
 )
+from kinfed.embedding.sketch import sketch
 from kinfed.errors import InputError, KinfedError, MissingExtraError, SketchError
 from kinfed.federation import Agent, Federation
 from kinfed.learners import LEARNERS, make_learner
@@ -70,13 +70,13 @@ from kinfed.weights import (
     SecondMoments,
     Weights,
     explicit_geometry,
-    kernel_geometry,
     moment_geometry,
     q_aggregation,
     second_moments,
     sketch_geometry,
     weigh,
 )
+from kinfed.weights.kernel_geometry import kernel_geometry
 
 if _TYPE_CHECKING:
     from kinfed.estimators import PersonalizedClassifier, PersonalizedRegressor

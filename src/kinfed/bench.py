@@ -21,7 +21,8 @@ from threadpoolctl import threadpool_info
 
 from kinfed.backends.pooled import PooledAgents
 from kinfed.data import Preparation, concept_shift
-from kinfed.embedding import FourierFeatures, Gaussian, sketch
+from kinfed.embedding import FourierFeatures, Gaussian
+from kinfed.embedding.sketch import sketch
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 from kinfed.learners import make_learner
@@ -34,9 +35,7 @@ from kinfed.weights.mirror_descent import exponential_gradient
 from kinfed.weights.objective import q_aggregation_problem
 
 TASKS = 8
-"""How many there are."""
-FOLDS = 5
-"""Of the calibration."""
+FOLDS = 5  # of the calibration
 _OFTEN = 9
 
 
@@ -162,7 +161,7 @@ def _labelled(federation: Federation) -> Federation:
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """Seconds one call takes."""
+    """How many seconds one call of the function takes."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
@@ -203,11 +202,11 @@ class Bench:
     machine: Mapping[str, Any]
 
     def to_frame(self) -> pandas.DataFrame:
-        """A row per task."""
+        """A table with a row per task."""
         return pandas.DataFrame(self.facts()["tasks"])
 
     def facts(self) -> dict[str, Any]:
-        """Everything, for machines."""
+        """Everything that was measured, in the types JSON has."""
         return {
             "machine": dict(self.machine),
             "sizes": asdict(self.sizes),

@@ -207,7 +207,7 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
         return probabilities
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, agent: Any = None) -> float:
-        """Accuracy of the predictions."""
+        """The share of rows whose class is predicted, by their weights where there are any."""
         return float(accuracy_score(y, self.predict(X, agent=agent), sample_weight=sample_weight))
 
 

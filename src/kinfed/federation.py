@@ -184,17 +184,17 @@ class Federation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the agents."""
+        """The agents' names, in the order of the agents."""
         return tuple(agent.name for agent in self.agents)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Numbers of points n_k."""
+        """How many points n_k every agent holds."""
         return np.array([len(agent) for agent in self.agents], dtype=np.int64)
 
     @property
     def dim(self) -> int:
-        """Number of columns d."""
+        """How many columns d a point has."""
         return len(self.columns)
 
     @property
@@ -212,7 +212,7 @@ class Federation:
 
     @property
     def plot(self) -> FederationPlots:
-        """Figures: sizes, targets."""
+        """What can be drawn: ``plot.sizes()``, ``plot.targets()``."""
         return FederationPlots(self)
 
     def select(self, indices: Iterable[int]) -> Federation:

@@ -1,7 +1,7 @@
-"""Small HTML for notebooks: sentences and tables on a card.
+"""HTML: the one way to write it, for the report and for notebooks, and the cards that notebooks show.
 
-Every text is escaped. Styles are inline and take their colours from the page, so that a card can be read in light and dark
-notebooks; there are no scripts, and nothing is fetched.
+Every text is escaped here. The styles of a card are inline and take their colours from the page, so that it can be read in
+light and dark notebooks; there are no scripts, and nothing is fetched.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import math
 import re
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NewType
 
 if TYPE_CHECKING:
     import pandas
+
+Html = NewType("Html", str)
+"""Text that is HTML already; everything else is escaped."""
 
 _LONGEST = 80  # characters of a cell
 _LINE = "1px solid rgba(128,128,128,0.4)"
@@ -24,29 +27,44 @@ _CELL = "padding:0.15em 0.7em"
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
-def escape(text: object) -> str:
-    """A text as it stands, for any place in HTML."""
-    return html.escape(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", str(text)))
+def escape(text: object) -> Html:
+    """A text as it stands, for any place in HTML; what is HTML already is escaped again."""
+    return Html(html.escape(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", str(text))))
 
 
-def card(title: str, *parts: str) -> str:
-    """A frame with a title around parts that are HTML already."""
-    heading = f'<div style="font-weight:600;margin-bottom:0.3em">{escape(title)}</div>'
-    return f'<div style="{_CARD}">{heading}{"".join(parts)}</div>'
+def tag(name: str, *content: str, **attributes: object) -> Html:
+    """An element: its content is HTML already, its attributes are texts, and empty ones are left out.
+
+    Names that Python has taken for itself end in an underscore (``class_``), and other underscores are hyphens.
+    """
+    given = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items() if value != ""
+    )
+    return Html(f"<{name}{given}>{''.join(content)}</{name}>")
 
 
-def paragraph(text: str) -> str:
-    """A text as a paragraph."""
-    return f'<p style="margin:0.3em 0">{escape(text)}</p>'
+def paragraph(text: str, kind: str = "") -> Html:
+    """A text as a paragraph, of a class where the page has one for it."""
+    return tag("p", escape(text), class_=kind)
 
 
-def listing(sentences: Iterable[str]) -> str:
+def listing(sentences: Iterable[str]) -> Html:
     """A sentence per line; nothing for none."""
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    return f'<ul style="margin:0.3em 0;padding-left:1.4em">{items}</ul>' if items else ""
+    items = [tag("li", escape(sentence)) for sentence in sentences]
+    return tag("ul", *items) if items else Html("")
 
 
-def table(frame: pandas.DataFrame, caption: str, most: int = 10) -> str:
+def card(title: str, *parts: str) -> Html:
+    """A frame with a title around parts that are HTML already."""
+    return tag("div", tag("div", escape(title), style="font-weight:600;margin-bottom:0.3em"), *parts, style=_CARD)
+
+
+def rows_under(caption: Html, head: Iterable[str], rows: Iterable[str], **attributes: object) -> Html:
+    """A table of rows under a head, with its caption."""
+    return tag("table", caption, tag("thead", tag("tr", *head)), tag("tbody", *rows), **attributes)
+
+
+def table(frame: pandas.DataFrame, caption: str, most: int = 10) -> Html:
     """A table with its index as the first column; of more than `most` rows, the first and the last ones.
 
     Parameters
@@ -57,31 +75,33 @@ def table(frame: pandas.DataFrame, caption: str, most: int = 10) -> str:
     most : int
         Rows to show.
     """
-    shown = len(frame) if len(frame) <= most else most
-    above = shown if shown == len(frame) else (shown + 1) // 2
+    above = len(frame) if len(frame) <= most else (most + 1) // 2
     rows = [_row(frame, place) for place in range(above)]
-    if shown < len(frame):
-        rows.append(f'<tr><td colspan="{frame.shape[1] + 1}" style="text-align:center">\N{HORIZONTAL ELLIPSIS}</td></tr>')
-        rows += [_row(frame, place) for place in range(len(frame) - (shown - above), len(frame))]
-        caption = f"{caption} ({shown} of {len(frame)} rows)"
+    if len(frame) > most:
+        rows.append(tag("tr", tag("td", "\N{HORIZONTAL ELLIPSIS}", colspan=frame.shape[1] + 1, style="text-align:center")))
+        rows += [_row(frame, place) for place in range(len(frame) - (most - above), len(frame))]
+        caption = f"{caption} ({most} of {len(frame)} rows)"
     names = ["" if frame.index.name is None else frame.index.name, *frame.columns]
     sides = ["left", *(_side(frame.iat[0, column] if len(frame) else 0.0) for column in range(frame.shape[1]))]
-    head = "".join(
-        f'<th scope="col" style="{_CELL};text-align:{side}">{escape(name)}</th>'
+    head = [
+        _cell("th", name, side, scope="col", style=f"border-bottom:{_LINE}")
         for name, side in zip(names, sides, strict=True)
-    )
-    return (
-        '<table style="border-collapse:collapse;margin:0.5em 0;font-size:90%">'
-        f'<caption style="text-align:left;caption-side:top;white-space:nowrap;{_CELL}">{escape(caption)}</caption>'
-        f'<thead><tr style="border-bottom:{_LINE}">{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    ]
+    return rows_under(
+        tag("caption", escape(caption), style=f"text-align:left;caption-side:top;white-space:nowrap;{_CELL}"),
+        head,
+        rows,
+        style="border-collapse:collapse;margin:0.5em 0;font-size:90%",
     )
 
 
-def _row(frame: pandas.DataFrame, place: int) -> str:
-    name = f'<th scope="row" style="{_CELL};text-align:left">{escape(_shortened(str(frame.index[place])))}</th>'
-    values = [frame.iat[place, column] for column in range(frame.shape[1])]
-    cells = "".join(f'<td style="{_CELL};text-align:{_side(value)}">{escape(_cell(value))}</td>' for value in values)
-    return f"<tr>{name}{cells}</tr>"
+def _row(frame: pandas.DataFrame, place: int) -> Html:
+    cells = [_cell("td", _shown(value), _side(value)) for value in (frame.iat[place, k] for k in range(frame.shape[1]))]
+    return tag("tr", _cell("th", _shortened(str(frame.index[place])), "left", scope="row"), *cells)
+
+
+def _cell(name: str, text: object, side: str, *, scope: str = "", style: str = "") -> Html:
+    return tag(name, escape(text), scope=scope, style=f"{_CELL};text-align:{side}{style and ';'}{style}")
 
 
 def _side(value: Any) -> str:
@@ -89,7 +109,7 @@ def _side(value: Any) -> str:
     return "left" if isinstance(value, str) else "right"
 
 
-def _cell(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A value for the eye: numbers of four digits, and a dash where there is none."""
     if value is None or (isinstance(value, Real) and math.isnan(float(value))):
         return "\N{EN DASH}"

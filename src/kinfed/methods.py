@@ -59,7 +59,7 @@ class Method(ABC):
 
     @abstractmethod
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
-        """One model per agent."""
+        """Train one model per agent, in the order of the agents."""
 
     def pack(self, learner: Learner, models: Models, rows: Places) -> dict[str, NDArray[Any]]:
         """Models of some agents as arrays, to be sent home or saved."""
@@ -101,10 +101,10 @@ class Weighted(Method):
 
 
 class Local(Method):
-    """Every agent alone."""
+    """Learning alone: every agent has a model of its own rows."""
 
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
-        """On the own rows of each."""
+        """Train every model on the rows of its agent."""
         return _fit(context, np.eye(len(context.agents.spec.names)))
 
 
@@ -112,7 +112,7 @@ class GrandMean(Method):
     """One common model, agents weighted by their size."""
 
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
-        """On everybody's rows."""
+        """Train one model on everybody's rows, and give it to every agent."""
         sizes = context.agents.spec.sizes
         shares = sizes / sizes.sum()
         return _fit(context, np.tile(shares, (len(shares), 1)))

@@ -9,4 +9,4 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Progress nobody watches."""
+    """Show no progress: what takes a `Progress` is given this where nobody watches."""

@@ -313,7 +313,7 @@ def _flower(sites: Sequence[Site]) -> Channel:
 
 
 def method_context(agents: Agents, learner: Learner, settings: Settings, progress: Progress | None) -> MethodContext:
-    """What methods are given."""
+    """What a method is given: agents, learner, rule, its options and progress."""
     return MethodContext(agents, learner, settings.rule, ordered_options(settings, agents.spec.names), progress)
 
 

@@ -147,7 +147,7 @@ class TheoryTerms:
 
     @property
     def plot(self) -> TheoryTermsPlots:
-        """Figures: terms."""
+        """What can be drawn: ``plot.terms()``."""
         return TheoryTermsPlots(self)
 
     def __str__(self) -> str:

@@ -87,14 +87,14 @@ class Diagnosis:
         return [*sentences, *self.notes]
 
     def to_frame(self) -> pandas.DataFrame:
-        """A row per test."""
+        """A table with a row per test: its question, statistic, p-value and answer."""
         columns = ["question", "statistic", "p_value", "size", "level", "differs"]
         rows = {test.name: [getattr(test, column) for column in columns] for test in self.tests}
         return pandas.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("test")
 
     @property
     def plot(self) -> DiagnosisPlots:
-        """Figures: tests."""
+        """What can be drawn: ``plot.tests()``."""
         return DiagnosisPlots(self)
 
     def __str__(self) -> str:

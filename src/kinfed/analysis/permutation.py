@@ -144,7 +144,7 @@ class _Count:
         self._reached_own, self._reached, self._total, self._seen = np.ones(len(observed)), 1, 0.0, 0
 
     def add(self, own: Array) -> None:
-        """Statistics (permutations, agents)."""
+        """Count the statistics (permutations, agents) that reach those of the data."""
         totals = own.sum(axis=1)
         self._reached_own += (own >= self._least_own).sum(axis=0)
         self._reached += int((totals >= self._least).sum())
@@ -152,7 +152,7 @@ class _Count:
         self._seen += len(own)
 
     def result(self) -> Permuted:
-        """The p-values."""
+        """The p-values of everything that was added so far."""
         return Permuted(
             statistic=float(self._observed.sum()),
             null_mean=self._total / self._seen,

@@ -118,7 +118,7 @@ class PredictedGain:
 
     @property
     def plot(self) -> PredictedGainPlots:
-        """Figures: gains."""
+        """What can be drawn: ``plot.gains()``."""
         return PredictedGainPlots(self)
 
     def __str__(self) -> str:

@@ -73,7 +73,7 @@ class Scores:
 
     @property
     def plot(self) -> ScoresPlots:
-        """Figures: agents."""
+        """What can be drawn: ``plot.agents()``."""
         return ScoresPlots(self)
 
     def __str__(self) -> str:

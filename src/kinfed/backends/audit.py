@@ -80,7 +80,7 @@ class Audit:
         return book
 
     def crossed(self, agent: str, phase: str, direction: str, nbytes: int, contents: Sequence[str]) -> None:
-        """Count one message."""
+        """Count one message, and write it to the log if there is one."""
         # Rounds are counted together, and phases of splits that travel side by side are named once each.
         kind = ", ".join(dict.fromkeys(one.rstrip("0123456789 ") for one in phase.split(", ")))
         self._bytes[agent, kind, direction] += nbytes
@@ -113,7 +113,7 @@ class Audit:
 
     @property
     def plot(self) -> AuditPlots:
-        """Figures: traffic."""
+        """What can be drawn: ``plot.traffic()``."""
         return AuditPlots(self)
 
     def describe(self) -> list[str]:
@@ -134,7 +134,7 @@ class Audit:
         )
 
     def close(self) -> None:
-        """Finish the file."""
+        """Finish the file of the log; nothing is written after this."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -134,7 +134,7 @@ class PooledAgents:
         return self
 
     def side_by_side(self, jobs: Sequence[Callable[[], None]]) -> Sequence[Callable[[], None]]:
-        """One after the other."""
+        """The jobs as they are, to be done one after the other: there is nobody to wait for."""
         return jobs
 
     def site(self, place: int) -> SiteView:

@@ -60,7 +60,7 @@ class ServerSession:
         self.asking: Transport | RequestBatching = self.transport
 
     def agree(self) -> None:
-        """Tell everybody the spec."""
+        """Tell every agent the spec; an answer that does not carry its digest is refused."""
         request = Request("agree", {"text": self.spec.to_text()})
         self.transport.ask("agreement", dict.fromkeys(self.spec.names, request), signed_under(self.digest))
 

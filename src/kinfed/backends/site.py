@@ -71,7 +71,7 @@ class Site:
 
     @property
     def name(self) -> str:
-        """The agent's name."""
+        """The name of the one agent whose rows are here."""
         return self.train.names[0]
 
     def session(self, text: str) -> SiteSession:
@@ -252,7 +252,7 @@ class InProcess:
         self._notes: dict[str, Notes] = {address: {} for address in self._sites}
 
     def reachable(self) -> tuple[str, ...]:
-        """All of them, always."""
+        """The addresses of all sites: in one process none is ever away."""
         return tuple(self._sites)
 
     def ask(self, requests: Mapping[str, Request], seconds: float) -> dict[str, Message | Failure]:
@@ -268,7 +268,7 @@ class InProcess:
         return answers
 
     def close(self) -> None:
-        """Forget the notes."""
+        """Forget what sites noted for later questions of this run."""
         self._notes = {address: {} for address in self._sites}
 
 

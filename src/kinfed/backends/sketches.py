@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from kinfed.backends.agents import Places, Question, QuorumError, SiteView, TrainingSpec
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import ArraySpec, Message
-from kinfed.embedding import Sketch, check_sketch, sketch
+from kinfed.embedding import Sketch, check_sketch
+from kinfed.embedding.sketch import sketch
 from kinfed.errors import SketchError
 from kinfed.validation import Array, whole_number
 
 
 @dataclass(frozen=True, eq=False)
 class SketchStack:
-    """Everybody's sketches.
+    """The sketches of all agents that sent theirs, stacked view by view.
 
     Attributes
     ----------

@@ -138,7 +138,7 @@ def preparation_settings(preparation: Preparation) -> dict[str, Any]:
 
 
 def read_preparation(content: Mapping[str, Any]) -> Preparation:
-    """Read what `preparation_settings` wrote."""
+    """The preparation that `preparation_settings` wrote down."""
     kinds = {"category": CategoryRule, "numeric": NumericRule}
     rules = tuple(
         kinds[rule["kind"]](**{name: value for name, value in rule.items() if name != "kind"}) for rule in content["rules"]
@@ -153,7 +153,7 @@ def label_settings(labels: NDArray[Any]) -> dict[str, Any]:
 
 
 def read_labels(content: Mapping[str, Any]) -> NDArray[Any]:
-    """Read what `label_settings` wrote."""
+    """The classes that `label_settings` wrote down, in the type they had."""
     given = list(content["labels"])
     if content["type"] == "text":
         if not all(isinstance(label, str) for label in given):

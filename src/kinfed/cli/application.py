@@ -147,7 +147,6 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _told(message: str, code: int) -> int:
-    """Write the one line."""
     line = "".join(letter if letter.isprintable() else " " for letter in " ".join(message.split()))
     try:
         sys.stderr.write(f"kinfed: {line}\n")

@@ -29,7 +29,7 @@ from kinfed.embedding import (
     median_bandwidth,
     squared_distances,
 )
-from kinfed.embedding import sketch as sketch_of
+from kinfed.embedding.sketch import sketch as sketch_of
 from kinfed.errors import InputError, SketchError
 from kinfed.files import write_whole
 from kinfed.validation import Array, first_repeated, unknown

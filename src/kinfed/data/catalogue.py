@@ -255,7 +255,7 @@ _ENTRIES = (
 )
 
 CATALOGUE: Mapping[str, Entry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
-"""Real federations by name."""
+"""The real federations that kinfed knows, by the name `kinfed data` calls them."""
 
 
 def find_entry(name: str) -> Entry:

@@ -43,7 +43,7 @@ from kinfed.embedding.kernels import (
 from kinfed.embedding.moments import effective_dimension, mmd2, pairwise_mmd2, trace_covariance
 from kinfed.embedding.polynomial import PolynomialFeatures
 from kinfed.embedding.recipe import FeatureMap, Recipe, features_from_recipe
-from kinfed.embedding.sketch import FEW_ROWS, Sketch, check_sketch, check_stacked, common_recipe, load_sketch, sketch
+from kinfed.embedding.sketch import FEW_ROWS, Sketch, check_sketch, check_stacked, common_recipe, load_sketch
 
 __all__ = [
     "CLASS_CONDITIONAL",
@@ -90,7 +90,6 @@ __all__ = [
     "own_scale",
     "pairwise_mmd2",
     "scaled_embedding",
-    "sketch",
     "squared_distances",
     "trace_covariance",
 ]

@@ -315,7 +315,7 @@ class LabelTarget:
 
     @property
     def width(self) -> int:
-        """Number of classes."""
+        """How many classes there are, hence coordinates of an embedded label."""
         return len(self.classes)
 
     def __call__(self, y: ArrayLike) -> Array:

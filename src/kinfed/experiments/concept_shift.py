@@ -76,7 +76,7 @@ class ConceptShift(Experiment):
     repetitions: int = field(default=100, metadata={"help": "Independent repetitions."})
 
     def parts(self) -> Sequence[Part]:
-        """One part per repetition."""
+        """A part per repetition: each draws its own federation."""
         return [Part(f"repetition-{r}", r) for r in range(self.repetitions)]
 
     def run(self, part: Part, progress: PartProgress, checkpoint: Path) -> PartFindings:

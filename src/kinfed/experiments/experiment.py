@@ -30,7 +30,7 @@ else:
     Figure = Any  # matplotlib is imported when a figure is drawn
 
 COLUMNS = ("experiment", "setting", "method", "repetition", "agent", "metric", "value")
-"""Of ``results.csv``."""
+"""The columns of ``results.csv``."""
 
 WHOLE = "all"
 """Stands for the agent where a value belongs to the federation as a whole."""

@@ -38,7 +38,8 @@ from kinfed.experiments.paper_settings import (
     with_error,
 )
 from kinfed.plotting.style import colour, legend, panels
-from kinfed.weights import Geometry, explicit_geometry, kernel_geometry, weigh
+from kinfed.weights import Geometry, explicit_geometry, weigh
+from kinfed.weights.kernel_geometry import kernel_geometry
 
 METRIC, APART = "mean squared error", "relative error of squared distances"
 EXACT_KERNEL = "exact kernel"

@@ -63,7 +63,7 @@ class Bound(NamedTuple):
 
     @property
     def claim(self) -> str:
-        """The bound in words."""
+        """The bound in words, as the verdict states it."""
         best = self.against[0] if len(self.against) == 1 else f"the best of {', '.join(self.against)}"
         return f"the error is at most {self.limit:g} times that of {best}"
 
@@ -80,7 +80,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """For the tables."""
+        """The setting's name in the tables of results."""
         n = self.points if isinstance(self.points, int) else f"{self.points[0]}-{self.points[1]}"
         if isinstance(self.groups, str):
             return setting_label(agents=self.groups, n=n, d=self.dim)

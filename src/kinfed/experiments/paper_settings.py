@@ -125,7 +125,7 @@ class Trial:
 
     @property
     def curve(self) -> Array:
-        """Means over agents."""
+        """The mean over agents after every epoch that was scored."""
         return np.asarray(self.values.mean(axis=1))
 
 
@@ -202,7 +202,7 @@ class Level(NamedTuple):
 
 
 def level(table: pandas.DataFrame, setting: str, method: str) -> Level:
-    """One row of `over_repetitions`."""
+    """The row of `over_repetitions` for one setting and one method."""
     found = table[(table.index.get_level_values("setting") == setting) & (table.index.get_level_values("method") == method)]
     return Level(*(float(found[name].iloc[0]) for name in Level._fields))
 

@@ -62,7 +62,7 @@ class RealProblem:
 
     @property
     def name(self) -> str:
-        """For the tables."""
+        """The federation's name in the tables of results: its file, and its target where one is named."""
         return self.file if self.target is None else f"{self.file}-{self.target}"
 
     @property

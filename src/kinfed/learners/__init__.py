@@ -13,7 +13,7 @@ from kinfed.learners.base import (
     make_learner,
 )
 from kinfed.learners.logistic import Logistic, LogisticModels
-from kinfed.learners.regression_moments import RegressionMoments, regression_moments, squared_error, stack_moments
+from kinfed.learners.regression_moments import RegressionMoments, squared_error, stack_moments
 from kinfed.learners.ridge import Ridge, RidgeModels, ridge_coefficients
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "Ridge",
     "RidgeModels",
     "make_learner",
-    "regression_moments",
     "ridge_coefficients",
     "squared_error",
     "stack_moments",

@@ -50,7 +50,7 @@ class Overview:
 
     @property
     def answered(self) -> NDArray[np.bool_]:
-        """Who told something."""
+        """Which agents told of at least one point."""
         return np.asarray(self.counts.any(axis=1))
 
 
@@ -70,7 +70,7 @@ class ClassCounts(Question[Overview]):
     about_data = True
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
-        """Nothing in particular."""
+        """An empty message to every agent that is asked: the question says everything."""
         return dict.fromkeys(self.places, Message())
 
     @classmethod

@@ -32,7 +32,7 @@ class Risks(Protocol):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(T, K, p)."""
+        """The shape (T, K, p) of all coefficients: T functions of K x p of them."""
 
     def value_and_gradient(self, theta: Array) -> tuple[Array, Array]:
         """Values (T,) and gradients (T, K, p) at theta."""
@@ -44,7 +44,7 @@ class Risks(Protocol):
         """Matrices (T, p, p) above the curvature of each row of coefficients everywhere."""
 
     def bound_diagonal(self) -> Array:
-        """Their diagonals (T, p)."""
+        """The diagonals (T, p) of the curvature bounds."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ class PooledRisk(SoftmaxRisk):
 
     @property
     def stranded(self) -> NDArray[np.bool_]:
-        """No model is."""
+        """Which models have nobody left to listen to: none where all rows are here."""
         return np.zeros(len(self.best), dtype=bool)
 
 

@@ -226,12 +226,12 @@ class Moments(Question[RegressionMoments]):
     about_data = True
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
-        """Nothing in particular."""
+        """An empty message to every agent that is asked: the question says everything."""
         return dict.fromkeys(self.places, Message())
 
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
-        """The agent's own moments."""
+        """The moments of the agent's own rows, with their number."""
         moments = regression_moments(
             own_columns(site.agent, site.spec.dim), own_numbers(site.agent), f"agent {site.agent.name}"
         )

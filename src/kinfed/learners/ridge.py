@@ -130,7 +130,7 @@ class Ridge:
         return {"coefficients": models.coefficients[rows]}
 
     def unpack(self, arrays: Arrays, spec: TrainingSpec) -> RidgeModels:
-        """Models from their coefficients."""
+        """The models whose coefficients were sent, after a check of their form."""
         return RidgeModels(unpacked(arrays, "coefficients", (spec.dim + 1,), "float64"))
 
 

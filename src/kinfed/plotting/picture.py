@@ -6,10 +6,11 @@ Imported only when a figure is made: this module needs matplotlib.
 from __future__ import annotations
 
 import base64
-import html
 import io
 
 from matplotlib.figure import Figure
+
+from kinfed.markup import escape
 
 _DOTS_PER_INCH = 110
 
@@ -24,6 +25,6 @@ class Picture(Figure):
 
     def _repr_html_(self) -> str:
         titles = (axes.get_title("left") or axes.get_title() for axes in self.axes)
-        seen = html.escape("; ".join(title.replace("\n", " ") for title in titles if title))
+        seen = escape("; ".join(title.replace("\n", " ") for title in titles if title))
         drawn = base64.b64encode(self._repr_png_()).decode()
         return f'<img src="data:image/png;base64,{drawn}" alt="{seen}" style="max-width:100%">'

@@ -6,7 +6,6 @@ matrix is SVG, for notebooks that may have no matplotlib.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinfed.errors import MissingExtraError
+from kinfed.markup import escape
 from kinfed.validation import Array
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def colour(method: str) -> str:
 
 
 def label(method: str) -> str:
-    """A method in words."""
+    """A method's name as legends write it."""
     return METHOD_LABELS.get(method, method.replace("-", " "))
 
 
@@ -211,7 +211,7 @@ def thumbnail(matrix: Array, description: str) -> str:
     rows, columns = cells.shape
     unit = _SIDE / max(rows, columns)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{html.escape(description)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(description)}" '
         f'width="{columns * unit:.0f}" height="{rows * unit:.0f}" viewBox="0 0 {columns} {rows}" '
         f'shape-rendering="crispEdges" style="border:1px solid rgba(128,128,128,0.4)">{"".join(paths)}</svg>'
     )

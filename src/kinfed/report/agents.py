@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kinfed.markup import escape
+from kinfed.markup import Html, escape, listing, paragraph
 from kinfed.report.context import NOT_JUDGED, ReportContext
-from kinfed.report.elements import Cell, Column, Html, Section, agent_link, facts, joined, paragraph, sentences, table, text
+from kinfed.report.elements import Cell, Column, Section, agent_link, facts, joined, table
 from kinfed.report.text import (
     BASELINE_NAMES,
     NOTHING,
@@ -209,7 +209,7 @@ def how_agents_differ(context: ReportContext) -> Section:
     if diagnosis is None:
         why = "The rows stayed with the agents, so these tests, which look at all rows at once, were not made."
         return Section("differences", "How agents differ", joined(paragraph(why), reading))
-    words = sentences([sentence(one) for one in diagnosis.describe()] or ["There was nothing to test."])
+    words = listing([sentence(one) for one in diagnosis.describe()] or ["There was nothing to test."])
     if not diagnosis.tests:
         return Section("differences", "How agents differ", joined(words, reading))
     columns = [
@@ -224,13 +224,13 @@ def how_agents_differ(context: ReportContext) -> Section:
     ]
     rows = [
         [
-            text(f"{test.name.capitalize()} shift: {_SHIFTS[test.name]}" if test.name in _SHIFTS else test.name),
-            text(test.question),
+            escape(f"{test.name.capitalize()} shift: {_SHIFTS[test.name]}" if test.name in _SHIFTS else test.name),
+            escape(test.question),
             number(test.statistic),
             probability(test.p_value),
             number(diagnosis.level),
             percent(test.size),
-            text(_SIZES.get(test.name, NOTHING)),
+            escape(_SIZES.get(test.name, NOTHING)),
             f'<span class="verdict {"differs" if test.differs else "alike"}">'
             f"{'agents differ' if test.differs else 'no difference shown'}</span>",
         ]

@@ -189,7 +189,7 @@ class ReportContext:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the agents."""
+        """The agents' names, in the order of the weights."""
         return self.data.weights.names
 
     def heard(self, agent: int, most: int) -> list[int]:

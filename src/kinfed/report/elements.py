@@ -1,4 +1,4 @@
-"""Pieces of HTML and SVG. Text is escaped here, so that no section has to remember it.
+"""Pieces of the report, in HTML and SVG. Text is escaped here, so that no section has to remember it.
 
 Markers differ in shape and not only in colour, and labels do not overlap.
 """
@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NewType
+from typing import Literal
 
 import numpy as np
 
-from kinfed.markup import escape
+from kinfed.markup import Html, escape, rows_under, tag
 from kinfed.validation import Array
-
-Html = NewType("Html", str)
-"""Text that is HTML already; everything else is escaped."""
 
 Kind = Literal["text", "number"]
 
@@ -63,29 +60,14 @@ class Cell:
     sort: float
 
 
-def text(content: str) -> Html:
-    """Plain text as HTML; what is HTML already is escaped again."""
-    return Html(escape(content))
-
-
 def joined(*parts: str) -> Html:
     """Pieces of HTML one after the other."""
     return Html("".join(parts))
 
 
-def paragraph(content: str, kind: str = "") -> Html:
-    """A paragraph of plain text."""
-    return Html(f"<p{_attribute('class', kind)}>{escape(content)}</p>")
-
-
-def sentences(items: Iterable[str]) -> Html:
-    """A list of sentences of plain text."""
-    return Html("<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>")
-
-
 def agent_link(place: int, name: str) -> Html:
     """A link to the section of an agent."""
-    return Html(f'<a href="#agent-{place}">{escape(name)}</a>')
+    return tag("a", escape(name), href=f"#agent-{place}")
 
 
 def table(
@@ -108,50 +90,48 @@ def table(
     captioned : bool
         Whether the caption is seen, or only read to those who do not see the table.
     """
-    head = "".join(
-        f'<th scope="col"{_side(column)}{_attribute("title", column.hint)}>{escape(column.heading)}</th>'
-        for column in columns
-    )
-    return Html(
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table{_attribute("id", anchor)}>'
-        f"<caption{_attribute('class', '' if captioned else 'unseen')}>{escape(caption)}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(_row(columns, row) for row in rows)}</tbody></table></div>"
+    head = [tag("th", escape(column.heading), scope="col", class_=_side(column), title=column.hint) for column in columns]
+    return _scrolling(
+        rows_under(
+            tag("caption", escape(caption), class_="" if captioned else "unseen"),
+            head,
+            (_row(columns, row) for row in rows),
+            id=anchor,
+        ),
+        "scroll",
+        caption,
     )
 
 
 def details(summary: str, content: str, *, kind: str = "") -> Html:
     """Content that is folded away."""
-    return Html(f"<details{_attribute('class', kind)}><summary>{escape(summary)}</summary>{content}</details>")
+    return tag("details", tag("summary", escape(summary)), content, class_=kind)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Html:
     """Terms and their values, which are HTML."""
-    return Html('<dl class="facts">' + "".join(f"<div><dt>{escape(k)}</dt><dd>{v}</dd></div>" for k, v in pairs) + "</dl>")
+    return tag("dl", *(tag("div", tag("dt", escape(term)), tag("dd", value)) for term, value in pairs), class_="facts")
 
 
 def figure(drawing: str, caption: str) -> Html:
     """A drawing with its caption, in a region that scrolls by itself where it is too wide."""
-    return Html(
-        f'<figure><div class="plot" tabindex="0" role="region" aria-label="{escape(caption)}">{drawing}</div>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
+    return tag("figure", _scrolling(drawing, "plot", caption), tag("figcaption", escape(caption)))
 
 
-def _row(columns: Sequence[Column], row: Sequence[str | Cell]) -> str:
+def _scrolling(content: str, kind: str, name: str) -> Html:
+    return tag("div", content, class_=kind, tabindex=0, role="region", aria_label=name)
+
+
+def _row(columns: Sequence[Column], row: Sequence[str | Cell]) -> Html:
     cells = []
     for place, (column, cell) in enumerate(zip(columns, row, strict=True)):
-        key, shown = (f' data-sort="{cell.sort:.9g}"', cell.shown) if isinstance(cell, Cell) else ("", cell)
-        tag, scope = ("td", "") if place else ("th", ' scope="row"')
-        cells.append(f"<{tag}{scope}{_side(column)}{key}>{shown}</{tag}>")
-    return f"<tr>{''.join(cells)}</tr>"
+        key, shown = (f"{cell.sort:.9g}", cell.shown) if isinstance(cell, Cell) else ("", cell)
+        cells.append(tag("td" if place else "th", shown, scope="" if place else "row", class_=_side(column), data_sort=key))
+    return tag("tr", *cells)
 
 
 def _side(column: Column) -> str:
-    return _attribute("class", "n" if column.kind == "number" else "")
-
-
-def _attribute(name: str, value: str) -> str:
-    return f' {name}="{escape(value)}"' if value else ""
+    return "n" if column.kind == "number" else ""
 
 
 COLOURS = 8
@@ -185,6 +165,11 @@ _CORNERS: tuple[tuple[tuple[float, float], ...], ...] = (
     _regular(5, -np.pi / 2, 1.25),  # pentagon
     _regular(6, 0.0, 1.2),  # hexagon
 )
+
+
+def label(x: float, y: float, words: str, anchor: str = "middle", kind: str = "") -> Html:
+    """Words at a point of a drawing, which begin, end or have their middle there."""
+    return tag("text", escape(words), class_=f"label {kind}".strip(), x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor)
 
 
 class Labels:
@@ -224,10 +209,7 @@ class Labels:
             inside = box[0] >= 0 and box[2] <= self._width and box[1] >= 0 and box[3] <= self._height
             if inside and not any(_overlap(box, other) for other in taken):
                 self._taken.append(box)
-                return Html(
-                    f'<text class="label {kind}" x="{left:.1f}" y="{base:.1f}" '
-                    f'text-anchor="{anchor}">{escape(words)}</text>'
-                )
+                return label(left, base, words, anchor, kind)
         return Html("")
 
 
@@ -267,31 +249,35 @@ def fitted(
 
 def image(width: float, height: float, name: str, content: str, kind: str = "") -> Html:
     """A drawing that is read as one image."""
-    return Html(
-        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(name)}">{content}</svg>'
-    )
+    return tag("svg", content, class_=kind, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=name)
 
 
 def interactive(anchor: str, width: float, height: float, title: str, description: str, content: str) -> Html:
     """A drawing whose parts take the focus one by one; an image could not hold them."""
-    return Html(
-        f'<svg id="{anchor}" class="agents" viewBox="0 0 {width:g} {height:g}" role="group" '
-        f'aria-labelledby="{anchor}-title" aria-describedby="{anchor}-description"><title id="{anchor}-title">'
-        f'{escape(title)}</title><desc id="{anchor}-description">{escape(description)}</desc>{content}</svg>'
+    return tag(
+        "svg",
+        tag("title", escape(title), id=f"{anchor}-title"),
+        tag("desc", escape(description), id=f"{anchor}-description"),
+        content,
+        id=anchor,
+        class_="agents",
+        viewBox=f"0 0 {width:g} {height:g}",
+        role="group",
+        aria_labelledby=f"{anchor}-title",
+        aria_describedby=f"{anchor}-description",
     )
 
 
 def agent_node(place: int, told: str, drawing: str, *, first: bool) -> Html:
     """An agent in a drawing: a link to its section that tells its numbers; one of them is in the order of the tab key."""
-    return Html(
-        f'<a class="node" href="#agent-{place}" data-agent="{place}" tabindex="{0 if first else -1}" '
-        f'aria-label="{escape(told)}">{drawing}</a>'
+    return tag(
+        "a", drawing, class_="node", href=f"#agent-{place}", data_agent=place, tabindex=0 if first else -1, aria_label=told
     )
 
 
 def layers(nodes: Sequence[str], names: Sequence[str]) -> Html:
     """Agents, and above them their names."""
-    return Html(f'<g class="nodes">{"".join(nodes)}</g><g class="names">{"".join(names)}</g>')
+    return joined(tag("g", *nodes, class_="nodes"), tag("g", *names, class_="names"))
 
 
 def agent_readout(anchor: str) -> Html:

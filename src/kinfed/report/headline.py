@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinfed.markup import escape
+from kinfed.markup import Html, escape, paragraph, tag
 from kinfed.report.context import MANY_AGENTS, NOT_JUDGED, UNITS, ReportContext, ReportData
-from kinfed.report.elements import Html, Section, error_bar, facts, image, joined, paragraph, text
+from kinfed.report.elements import Section, error_bar, facts, image, joined
 from kinfed.report.text import BASELINE_NAMES, SPACE, Change, count, counted, number, percent, times
 from kinfed.weights.calibration.family import JOIN, STAY, UNKNOWN
 
@@ -43,7 +43,7 @@ def headline(context: ReportContext) -> Section:
 def _measured(found: Mapping[str, PairedComparison]) -> Html:
     lead = " ".join(answer(one, BASELINE_NAMES[key], first=place == 0) for place, (key, one) in enumerate(found.items()))
     cards = "".join(_card(comparison, BASELINE_NAMES[baseline]) for baseline, comparison in found.items())
-    return joined(f'<p class="lead">{escape(lead)}</p>', f'<div class="cards">{cards}</div>')
+    return joined(paragraph(lead, "lead"), f'<div class="cards">{cards}</div>')
 
 
 def answer(comparison: PairedComparison, baseline: str, *, first: bool = True) -> str:
@@ -84,7 +84,8 @@ def _card(comparison: PairedComparison, baseline: str) -> Html:
     return joined(
         f'<article class="card"><h3>Against {escape(baseline)}</h3><p class="verdict {verdict}">'
         f'<span aria-hidden="true">{"=" if same else _VERDICTS[verdict]}</span> {"the same" if same else verdict}</p>',
-        f'<p class="figure">{escape(change.words(change.value))}</p><p class="muted">{escape(comparison.metric)}</p>',
+        paragraph(change.words(change.value), "figure"),
+        paragraph(comparison.metric, "muted"),
         _interval(change, comparison) if change.has_interval and not same else "",
         facts(rows),
         stacked(counts, "agents"),
@@ -144,11 +145,10 @@ def _predicted(context: ReportContext) -> Html:
         f"Join or stay local: a predicted gain farther from zero than {context.prediction.threshold}.", "muted"
     )
     card = f'<article class="card"><h3>Advice to the agents</h3>{stacked(counts, "agents")}{threshold}</article>'
-    return joined(note, f'<p class="lead">{escape(lead)}</p><div class="cards">', cards, card, "</div>")
+    return joined(note, paragraph(lead, "lead"), '<div class="cards">', cards, card, "</div>")
 
 
 def _not_predicted(data: ReportData) -> str:
-    """Why nothing is predicted."""
     many = (
         f" For so many agents (more than {MANY_AGENTS}) nothing is predicted unless it is asked for: kinfed theory "
         "predicts what collaborating would save."
@@ -180,12 +180,7 @@ def _by_calibration(calibration: Calibration) -> tuple[str, Html]:
         f"{change.size(change.value)}{told} against learning alone (standard error {error}), judged by models on rows that "
         "every agent held out."
     )
-    card = (
-        '<article class="card"><h3>Predicted, against learning alone</h3>'
-        f'<p class="figure">{escape(change.words(change.value))}</p>'
-        f'<p class="muted">{escape(calibration.loss)} on held-out rows{told.rstrip(",")}, ±{SPACE}{error}</p></article>'
-    )
-    return lead, Html(card)
+    return lead, _predicted_card(change, f"{calibration.loss} on held-out rows{told.rstrip(',')}, ±{SPACE}{error}")
 
 
 def _by_theory(predicted: PredictedGain) -> tuple[str, Html]:
@@ -197,12 +192,17 @@ def _by_theory(predicted: PredictedGain) -> tuple[str, Html]:
     )
     change = Change(-saved, -high, -low)
     ends = change.interval if change.has_interval else "none: there are too few agents"
-    card = (
-        '<article class="card"><h3>Predicted, against learning alone</h3>'
-        f'<p class="figure">{escape(change.words(-saved))}</p><p class="muted">error of the mean embedding; '
-        f"{percent(predicted.level, 0)} interval {escape(ends)}</p></article>"
+    return lead, _predicted_card(change, f"error of the mean embedding; {percent(predicted.level, 0)} interval {ends}")
+
+
+def _predicted_card(change: Change, note: str) -> Html:
+    return tag(
+        "article",
+        tag("h3", "Predicted, against learning alone"),
+        paragraph(change.words(change.value), "figure"),
+        paragraph(note, "muted"),
+        class_="card",
     )
-    return lead, Html(card)
 
 
 def _at_a_glance(context: ReportContext) -> Html:
@@ -217,4 +217,4 @@ def _at_a_glance(context: ReportContext) -> Html:
     ]
     if context.data.comparisons and context.prediction.advice[0] != NOT_JUDGED:
         pairs.append(("Advised to join", f"{count(context.prediction.advice.count(JOIN))} of {count(len(weights.names))}"))
-    return Html(f'<div class="glance">{facts((key, text(value)) for key, value in pairs)}</div>')
+    return Html(f'<div class="glance">{facts((key, escape(value)) for key, value in pairs)}</div>')

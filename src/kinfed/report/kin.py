@@ -11,13 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from kinfed.analysis.kinship import LARGEST_NETWORK
-from kinfed.markup import escape
+from kinfed.markup import Html, escape, paragraph
 from kinfed.report.context import ReportContext
 from kinfed.report.elements import (
     Cell,
     Column,
     Fitted,
-    Html,
     Labels,
     Section,
     agent_link,
@@ -27,11 +26,10 @@ from kinfed.report.elements import (
     fitted,
     interactive,
     joined,
+    label,
     layers,
     marker,
-    paragraph,
     table,
-    text,
     ticks,
 )
 from kinfed.report.text import count, counted, figures, listed, number, percent, shortened, weight
@@ -215,7 +213,7 @@ def map_of_agents(context: ReportContext) -> Section:
             context.group_name(agent),
             *map(figures, context.chart.coordinates[agent]),
             count(float(context.data.weights.sizes[agent])),
-            *([] if known is None else [text(known[agent])]),
+            *([] if known is None else [escape(known[agent])]),
         ]
         for agent in context.order.tolist()
     ]
@@ -301,20 +299,18 @@ def _scale_bar(plane: Fitted) -> str:
         return ""
     longest = ticks(0.0, 0.25 * plane.width / plane.unit, 2)[-1]
     length, height = longest * plane.unit, plane.height
-    return (
-        f'<path class="scale" d="M12 {height - 16:.1f}v5h{length:.1f}v-5"/>'
-        f'<text class="label" x="{12 + length / 2:.1f}" y="{height - 18:.1f}" text-anchor="middle">MMD '
-        f"{number(longest)}</text>"
+    return f'<path class="scale" d="M12 {height - 16:.1f}v5h{length:.1f}v-5"/>' + label(
+        12 + length / 2, height - 18, f"MMD {number(longest)}"
     )
 
 
 def _legend(context: ReportContext) -> Html:
-    def key(label: int, words: str, ring: str = "") -> str:
-        drawn = f'<svg viewBox="0 0 16 16" aria-hidden="true">{marker(8, 8, 4 if ring else 5, label)}{ring}</svg>'
+    def key(group: int, words: str, ring: str = "") -> str:
+        drawn = f'<svg viewBox="0 0 16 16" aria-hidden="true">{marker(8, 8, 4 if ring else 5, group)}{ring}</svg>'
         return f"<li>{drawn}{escape(words)}</li>"
 
     sizes = context.kin.sizes
-    keys = [key(label, f"group {label + 1}: {counted(size, 'agent')}") for label, size in enumerate(sizes[:_IN_LEGEND])]
+    keys = [key(group, f"group {group + 1}: {counted(size, 'agent')}") for group, size in enumerate(sizes[:_IN_LEGEND])]
     if len(sizes) > _IN_LEGEND:
         keys.append(f"<li>{counted(len(sizes) - _IN_LEGEND, 'smaller group')}, in other colours and shapes</li>")
     if len(context.kin.outliers):

@@ -12,10 +12,9 @@ import numpy as np
 
 from kinfed.errors import InputError
 from kinfed.files import write_whole
-from kinfed.markup import escape
+from kinfed.markup import Html, escape
 from kinfed.report.agents import agents_one_by_one, how_agents_differ
 from kinfed.report.context import ReportContext, ReportData, context_of
-from kinfed.report.elements import Html
 from kinfed.report.headline import headline
 from kinfed.report.kin import map_of_agents, who_listens
 from kinfed.report.run import choices_and_why, settings_and_versions, what_was_shared

@@ -16,21 +16,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinfed.embedding import FEW_ROWS
-from kinfed.markup import escape
+from kinfed.markup import Html, escape, listing, paragraph
 from kinfed.report.context import UNITS, ReportContext, ReportData
 from kinfed.report.elements import (
     Column,
-    Html,
     Section,
     details,
     error_bar,
     figure,
     image,
     joined,
-    paragraph,
-    sentences,
+    label,
     table,
-    text,
     ticks,
 )
 from kinfed.report.text import count, counted, listed, nbytes, number, percent, sentence, shortened
@@ -56,7 +53,7 @@ _CITATION = Html(
 def choices_and_why(context: ReportContext) -> Section:
     """The section of the choices."""
     data = context.data
-    told = sentences(sentence(one) for one in data.choices)
+    told = listing(sentence(one) for one in data.choices)
     calibration = data.weights.calibration
     if calibration is None:
         rule = f"The rule {data.weights.rule} was asked for, so no other was tried; the rule calibrated compares many."
@@ -77,7 +74,7 @@ def _compared(calibration: Calibration) -> Html:
         Column("Own choice of", hint="How many agents took it for themselves"),
     ]
     rows = [
-        [text(str(name)), number(score, 4), number(error), percent(share), count(float(own))]
+        [escape(str(name)), number(score, 4), number(error), percent(share), count(float(own))]
         for name, score, error, share, own in zip(
             frame.index, frame["score"], frame["standard error"], frame["share"], frame["own choice of"], strict=True
         )
@@ -132,7 +129,7 @@ def _dots(drawn: Sequence[int], calibration: Calibration) -> Html:
 
     grid = "".join(
         f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{_TOP}" y2="{bottom:.1f}"/>'
-        f'<text class="label" x="{x(tick):.1f}" y="{bottom + 16:.1f}" text-anchor="middle">{number(tick)}</text>'
+        + label(x(tick), bottom + 16, number(tick))
         for tick in ticks(low, high)
     )
     plain = _simple(calibration)
@@ -142,16 +139,12 @@ def _dots(drawn: Sequence[int], calibration: Calibration) -> Html:
         kind = "chosen" if place == calibration.choice.chosen else "plain" if place in plain else "other"
         words = shortened(plain.get(place, str(name)), 52)
         rows.append(
-            f'<text class="label {kind}" x="{_NAMES - 14}" y="{y + 4:.1f}" text-anchor="end">{escape(words)}</text>'
-            + error_bar(x(score), x(score - error), x(score + error), y, kind)
+            label(_NAMES - 14, y + 4, words, "end", kind) + error_bar(x(score), x(score - error), x(score + error), y, kind)
         )
-    axis = (
-        f'<text class="label" x="{(_NAMES + _WIDTH) / 2:.0f}" y="{height - 6:.1f}" text-anchor="middle">'
-        f"{escape(_score_in_words(calibration))}</text>"
-    )
+    axis = label((_NAMES + _WIDTH) / 2, height - 6, _score_in_words(calibration))
     best = int(np.argmin(scores))
-    label = f"Scores of {counted(len(drawn), 'candidate')}; the best is {frame.index[best]} with {number(scores[best])}."
-    return image(_WIDTH, height, label, f"{grid}{''.join(rows)}{axis}", "dots")
+    told = f"Scores of {counted(len(drawn), 'candidate')}; the best is {frame.index[best]} with {number(scores[best])}."
+    return image(_WIDTH, height, told, f"{grid}{''.join(rows)}{axis}", "dots")
 
 
 def what_was_shared(context: ReportContext) -> Section:
@@ -161,7 +154,7 @@ def what_was_shared(context: ReportContext) -> Section:
     return Section(
         "shared",
         "What was shared",
-        joined(crossed, _absences(data), "<h3>Privacy spent</h3>", sentences(_privacy(data))),
+        joined(crossed, _absences(data), "<h3>Privacy spent</h3>", listing(_privacy(data))),
     )
 
 
@@ -174,7 +167,7 @@ def _nothing_crossed(data: ReportData) -> Html:
     ]
     return joined(
         paragraph("Nothing crossed a border: all data were in one process. Across sites, an agent would send at least:"),
-        sentences(told),
+        listing(told),
         paragraph('kinfed personalize --backend sites, or backend="sites" in Python, counts every message and byte.'),
     )
 
@@ -194,14 +187,14 @@ def _traffic(traffic: pandas.DataFrame) -> Html:
     counts = traffic.groupby("phase", sort=False)["messages"].sum().to_dict()
     top = float(by_phase.to_numpy().max(initial=1))
     rows = [
-        [text(str(phase)), count(float(counts[phase])), _bar(row[_TO_SERVER], top), _bar(row[_TO_AGENT], top)]
+        [escape(str(phase)), count(float(counts[phase])), _bar(row[_TO_SERVER], top), _bar(row[_TO_AGENT], top)]
         for phase, row in by_phase.iterrows()
     ]
     columns = [Column("Phase", "text"), Column("Messages"), Column("Left the agents"), Column("Came to them")]
     single = table(
         "Bytes of every agent",
         [Column("Agent", "text"), Column("Left it"), Column("Came to it")],
-        ([text(str(name)), nbytes(row[_TO_SERVER]), nbytes(row[_TO_AGENT])] for name, row in agents.iterrows()),
+        ([escape(str(name)), nbytes(row[_TO_SERVER]), nbytes(row[_TO_AGENT])] for name, row in agents.iterrows()),
     )
     return joined(
         paragraph(lead), table("Bytes by phase, all agents together", columns, rows), details("Bytes by agent", single)
@@ -225,7 +218,7 @@ def _absences(data: ReportData) -> Html:
         return Html("")
     if not len(missed):
         return paragraph("Nobody missed anything: every agent answered every question.")
-    rows = [[text(str(one.agent)), text(str(one.phase)), text(str(one.reason))] for one in missed.itertuples()]
+    rows = [[escape(str(one.agent)), escape(str(one.phase)), escape(str(one.reason))] for one in missed.itertuples()]
     told = f"{counted(len(rows), 'answer')} did not come or could not be used."
     columns = [Column("Agent", "text"), Column("Phase", "text"), Column("Reason", "text")]
     return joined("<h3>Who missed what</h3>", paragraph(told), table("Answers that are missing", columns, rows))
@@ -258,12 +251,12 @@ def settings_and_versions(context: ReportContext) -> Section:
     settings = table(
         "What was asked for",
         [Column("Setting", "text"), Column("Value", "text")],
-        ([text(key), text(value)] for key, value in {**data.settings, "seed": str(data.seed)}.items()),
+        ([escape(key), escape(value)] for key, value in {**data.settings, "seed": str(data.seed)}.items()),
     )
     versions = table(
         "Versions",
         [Column("Package", "text"), Column("Version", "text")],
-        ([text(name), text(number)] for name, number in _versions().items()),
+        ([escape(name), escape(number)] for name, number in _versions().items()),
     )
     command = (
         '<h3>The command to repeat it</h3><div class="command"><pre tabindex="0" id="command"><code>'

@@ -24,7 +24,6 @@ NOTHING = "\N{EN DASH}"
 
 _LEAST_WEIGHT = 1e-6
 BASELINE_NAMES = {"local": "learning alone", "grand-mean": "one common model"}
-"""The baselines, for people."""
 Unit = Literal["share", "points", "difference"]
 """What changes are told in: shares of an error, percentage points of accuracy, or the metric itself."""
 _POINTS = f"{SPACE}percentage points"
@@ -81,7 +80,7 @@ def times(value: float) -> str:
 
 
 def probability(value: float) -> str:
-    """A p-value."""
+    """A p-value with three decimals, as far as they are worth telling."""
     return NOTHING if not np.isfinite(value) else "below 0.001" if value < 0.001 else f"{value:.3f}"
 
 
@@ -221,7 +220,7 @@ class Change:
 
     @property
     def interval(self) -> str:
-        """The interval in words."""
+        """The interval in words: by how much lower or higher, or from one to the other."""
         if self.side:
             return f"{self.extent} {'lower' if self.side < 0 else 'higher'}"
         return f"{self.words(self.low)} to {self.words(self.high)}"

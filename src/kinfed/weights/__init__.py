@@ -7,7 +7,7 @@ target solves its own row), `calibration` (which of them to take).
 
 from kinfed.weights.calibration.calibrated import calibrated
 from kinfed.weights.geometry import Geometry, explicit_geometry, sketch_geometry
-from kinfed.weights.kernel_geometry import SecondMoments, kernel_geometry, moment_geometry, second_moments
+from kinfed.weights.kernel_geometry import SecondMoments, moment_geometry, second_moments
 from kinfed.weights.result import Weights
 from kinfed.weights.rules.closed_form import (
     clusters,
@@ -30,7 +30,6 @@ __all__ = [
     "Weights",
     "explicit_geometry",
     "geometric_rules",
-    "kernel_geometry",
     "moment_geometry",
     "q_aggregation",
     "second_moments",

@@ -182,11 +182,11 @@ class GradientProblem:
         )
 
     def value(self, weights: Array) -> Array:
-        """Values, row by row."""
+        """The objective of every row at its weights."""
         return self.curvature(weights) + np.einsum("tk,tk->t", self.linear, weights)
 
     def gradient(self, weights: Array) -> Array:
-        """Gradients, row by row."""
+        """The gradient of every row's objective at its weights."""
         mean = weights[:, None, :] @ self.differences
         slopes = 2 * (self.differences @ mean.swapaxes(1, 2))[..., 0]
         slopes += 2 * self.variances * weights + self.linear

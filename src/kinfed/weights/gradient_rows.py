@@ -108,13 +108,13 @@ class MeanGradients(Question[MeanAnswers]):
     phase = "gradients"
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
-        """The models, to everybody."""
+        """Send the models to every agent, with the number of features to project on."""
         packed = site_learner(self.learner).pack(self.models, self.rows)
         return dict.fromkeys(range(len(spec.names)), Message({"features": self.n_features}, packed))
 
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
-        """Means over own rows."""
+        """The means of the models' loss gradients over the agent's own rows, and their variances."""
         X, y = _labelled(site)
         models = site.learner.unpack(asked.arrays, site.spec)
         projection = projection_of(models, X, y, site.spec.task, asked.settings["features"], site.spec.seed)

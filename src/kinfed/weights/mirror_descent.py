@@ -149,10 +149,10 @@ class Quadratic(Protocol):
         """The same functions for some of the rows."""
 
     def value(self, weights: Array) -> Array:
-        """Values, row by row."""
+        """The objective of every row at its weights."""
 
     def gradient(self, weights: Array) -> Array:
-        """Gradients, row by row."""
+        """The gradient of every row's objective at its weights."""
 
     def curvature(self, steps: Array) -> Array:
         """The quadratic part at a step, row by row."""

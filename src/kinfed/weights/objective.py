@@ -61,7 +61,7 @@ class SimplexProblem:
         return SimplexProblem(self.gram, self.linear[chosen], self.targets[chosen])
 
     def value(self, weights: Array) -> Array:
-        """f_t(w) for every row."""
+        """The objective f_t(w) of every row at its weights."""
         return self.curvature(from_target(self.targets, weights)) + np.einsum("tk,tk->t", self.linear, weights)
 
     def gradient(self, weights: Array) -> Array:

@@ -166,13 +166,13 @@ class InProcessFlower:
         self._channel = FlowerChannel(self._grid, clock_tolerance=0.0)
 
     def reachable(self) -> tuple[str, ...]:
-        """Numbers of the nodes."""
+        """The addresses of the nodes that are connected: their numbers, as text."""
         return self._channel.reachable()
 
     def ask(self, requests: Mapping[str, Request], seconds: float) -> dict[str, Answer | Failure]:
-        """Push and pull messages."""
+        """Push a message to every node that is asked, and pull answers until all came or time is up."""
         return self._channel.ask(requests, seconds)
 
     def close(self) -> None:
-        """Leave the Grid."""
+        """Leave the Grid, which ends its connection."""
         self._grid.__exit__(None, None, None)

@@ -127,7 +127,7 @@ class InProcessGrid(Grid):
 
     @property
     def run(self) -> Run:
-        """Information on the run."""
+        """What Flower tells apps about the run they belong to."""
         return self._run
 
     def create_message(
@@ -137,7 +137,7 @@ class InProcessGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Numbers of the nodes."""
+        """The numbers of all nodes, each of them one agent."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

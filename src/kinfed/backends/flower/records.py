@@ -74,7 +74,7 @@ def decode_request(records: RecordDict) -> Request:
 
 
 def encode_message(reply: Message) -> RecordDict:
-    """The reply as records."""
+    """A reply as the records that Flower sends: settings as text, arrays as bytes."""
     return _encode({"settings": reply.settings}, reply.arrays)
 
 

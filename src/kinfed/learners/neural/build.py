@@ -218,5 +218,5 @@ OPTIMISERS: dict[str, type[Adam] | type[GradientDescent]] = {"adam": Adam, "sgd"
 
 
 def make_optimiser(learner: TorchLearner) -> Optimiser:
-    """The learner's optimiser."""
+    """The optimiser that the learner names, with its learning rate and decay."""
     return OPTIMISERS[learner.optimiser](float(learner.learning_rate), float(learner.weight_decay))

@@ -71,7 +71,7 @@ class FederatedAveraging:
         self._chunks = list(self._pairs(state.models))
 
     def advance(self, state: TrainingState, epoch: int) -> Tensor:
-        """Run one round."""
+        """Run one round: everybody trains on its own rows, and targets take weighted means."""
         change, losses = self.average(state, epoch)
         state.parameters += change
         state.steps += 1

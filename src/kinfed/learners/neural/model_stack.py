@@ -210,7 +210,7 @@ def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
-    r""":math:`(f(x) - y)^2`."""
+    r"""The loss :math:`(f(x) - y)^2` of every point."""
     return (outputs - y).square()
 
 

@@ -54,7 +54,7 @@ class FullBatch:
             start = place.stop
 
     def advance(self, state: TrainingState, epoch: int) -> Tensor:
-        """Take one step."""
+        """Take one step on the weighted risk of every model, over all rows."""
         risks = torch.zeros(len(state.models), dtype=state.parameters.dtype)
         state.steps += 1
         for place, models, chunk, kept in self._chunks:
@@ -135,7 +135,7 @@ class MixtureChunk:
         return int(self.counts[0]) * (1 if self.share else len(self.models))
 
     def blocks(self, pool: Pool, cost: Cost) -> Iterator[Block]:
-        """All rows once."""
+        """All rows of weight above zero once, in blocks that fit into memory."""
         step = cost.rows_at_once(len(self.models))
         columns = pool.agents + len(pool.sizes) * pool.held_out
         if self.share:

@@ -131,7 +131,7 @@ class BaseRows(Question[dict[BaseRule, Array]]):
         return found
 
     def pooled(self, agents: PooledAgents) -> dict[BaseRule, Array]:
-        """All targets at once."""
+        """The weights of all targets at once, from one geometry per view."""
         geometries = {view: pooled_geometry(agents, view, self.targets) for view in used_views(self.bases)}
         return geometric_bases(self.bases, geometries, self.targets, agents.spec.sizes)
 

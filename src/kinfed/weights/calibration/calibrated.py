@@ -244,5 +244,4 @@ def _exchanged(judged: Judged, views: Views, budgeted: bool) -> tuple[str, ...]:
 
 
 def _average(matrices: Mapping[Candidate, Array], shares: Mapping[Candidate, float]) -> Array:
-    """The federation's weights."""
     return np.asarray(sum(share * matrices[candidate] for candidate, share in shares.items()))

@@ -61,7 +61,7 @@ class BaseRule:
         return self.rule in ("gradient", "gradient-clusters")
 
     def describe(self, views: Sequence[str]) -> str:
-        """The rule in words."""
+        """The rule in words: its name, its strength and its view."""
         parts = [] if self.strength is None else [_MEANING[self.rule].format(self.strength)]
         parts += [] if self.view is None else [views[self.view]]
         return self.rule + (f" ({', '.join(parts)})" if parts else "")
@@ -89,7 +89,7 @@ class Candidate:
     plan: Plan = USUAL_PLAN
 
     def describe(self, views: Sequence[str]) -> str:
-        """The candidate in words."""
+        """The candidate in words: its rule, its own share and its plan."""
         mixed = self.base.describe(views) + (f" + {self.own:.0%} own" if self.own else "")
         return mixed if self.plan == USUAL_PLAN else f"{mixed}, {self.plan}"
 
@@ -261,7 +261,7 @@ class Calibration:
 
     @property
     def plot(self) -> CalibrationPlots:
-        """Figures: scores."""
+        """What can be drawn: ``plot.scores()``."""
         return CalibrationPlots(self)
 
     def price(self, place: int) -> tuple[float, float]:
@@ -284,7 +284,7 @@ class Calibration:
         return JOIN if versus < 0 else STAY
 
     def describe(self) -> list[str]:
-        """The choice in sentences."""
+        """What was chosen, and what other choices would have cost, in sentences."""
         sentences = [f"chosen for the federation, of {len(self.candidates)} candidates: {self.chosen}"]
         if len(self.mixture) > 1:
             share = self.mixture[self.candidate]

@@ -184,7 +184,7 @@ class Tally(Question[list[AgentScores]]):
     phase = "calibration scores"
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
-        """To everybody who judged."""
+        """Ask everybody who judged for the scores of the columns."""
         return dict.fromkeys(self.judged, Message({"calibration": self.calibration, "columns": list(self.columns)}))
 
     @classmethod
@@ -195,7 +195,7 @@ class Tally(Question[list[AgentScores]]):
         return Message({"rows": found.n}, {"mean": found.mean, "covariance": found.covariance[upper]})
 
     def pooled(self, agents: PooledAgents) -> list[AgentScores]:
-        """The same without messages."""
+        """The scores of every agent, read off the losses that are kept here."""
         return [kept_losses(agents.site(k), self.calibration).scores(self.columns) for k in range(len(agents.spec.names))]
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:

@@ -85,7 +85,7 @@ class Halving:
         return min(self.mean(candidate) for candidate in self._means)
 
     def judged(self) -> Judged:
-        """All that was scored."""
+        """Every candidate that was scored so far, with its scores."""
         candidates = tuple(self._means)
         return Judged(candidates, self._jury.tally(candidates))
 
