@@ -24,7 +24,7 @@ from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.server import connected
 from kinfed.backends.site import InProcess, Site, sites_of
 from kinfed.backends.wire import Channel
-from kinfed.checkpoint import Store
+from kinfed.checkpoint import NOWHERE, Store
 from kinfed.columns import group_labels
 from kinfed.embedding import Kernel
 from kinfed.errors import InputError, MissingExtraError
@@ -99,7 +99,8 @@ def personalize(
     progress : callable, optional
         Called as ``progress(what, done, total)``.
     checkpoint : path, optional
-        A folder; an interrupted run that is started again with it goes on where it stopped.
+        A folder; a run that was interrupted, or killed, and is started again with it goes on where it stopped, and ends
+        with the same numbers. At most one fold or stage of a calibration, or one round, is done again.
     audit : path, optional
         A file to which every message between server and agents is written, where agents are sites of their own.
 
@@ -140,9 +141,9 @@ def personalize(
     if backend == "pooled":
         if log is not None:
             raise InputError("nothing crosses where all rows are here, so there is no audit; use backend='sites'")
-        return run(pooled_agents(train, test, chosen, settings), chosen, settings, store, progress)
+        return run(pooled_agents(train, test, chosen, settings, store), chosen, settings, store, progress)
     site_learner(chosen)
-    sites = sites_of(train, test, chosen)
+    sites = sites_of(train, test, chosen, store.below("sites"))
     with connected(
         _flower(sites) if backend == "flower" else InProcess(sites),
         chosen,
@@ -200,7 +201,7 @@ def _weigh(context: MethodContext, settings: Settings, store: Store) -> Weights 
     kept = store.load("weights")
     if kept is not None:
         return read_weights(kept)
-    weights = METHODS[settings.method].weigh(context)
+    weights = METHODS[settings.method].weigh(replace(context, checkpoint=store.below("weighing")))
     if weights is not None and store.folder is not None:
         store.save("weights", weights_content(weights))
     return weights
@@ -212,9 +213,8 @@ def _train(context: MethodContext, settings: Settings, store: Store, weights: We
     trained: dict[str, Models] = {}
 
     def train(name: str) -> None:
-        folder = None if store.folder is None else store.folder / name
         progress = None if context.progress is None else partial(_labelled, context.progress, name)
-        own = replace(context, progress=progress, checkpoint=folder)
+        own = replace(context, progress=progress, checkpoint=store.below(name))
         trained[name] = METHODS[methods[name]].train(own, weights)
 
     for job in context.agents.side_by_side([partial(train, name) for name in methods]):
@@ -249,9 +249,11 @@ def rule_options(rule: str, options: Mapping[str, Any] | None, train: Federation
     return given
 
 
-def pooled_agents(train: Federation, test: Federation | None, learner: Learner, settings: Settings) -> PooledAgents:
+def pooled_agents(
+    train: Federation, test: Federation | None, learner: Learner, settings: Settings, store: Store = NOWHERE
+) -> PooledAgents:
     """The agents of a federation whose rows are here."""
-    how = {"standardise": settings.standardise, "seed": settings.seed}
+    how = {"standardise": settings.standardise, "seed": settings.seed, "store": store}
     return PooledAgents.prepared(train, test, learner, comparing(settings), **how)  # type: ignore[arg-type]
 
 
