@@ -92,8 +92,8 @@ class PooledAgents:
         preparation = Preparation.fit(train, standardise=standardise)
         rows, tested = preparation.transform(train), None if test is None else preparation.transform(test)
         scale = common_scale(rows.dim, [own_scale(agent, learner.task == "classification") for agent in rows])
-        kept = store.load(_STATES) or Kept()
-        states = {place: SiteState(arrays_of(kept.arrays, place)) for place in range(len(rows))}
+        kept = store.load(_STATES)
+        states = {} if kept is None else {k: SiteState(arrays_of(kept.arrays, k)) for k in range(len(rows))}
         return cls(rows, learner.task, seed, choose(scale), learner, tested, None, preparation, store, states)
 
     @cached_property

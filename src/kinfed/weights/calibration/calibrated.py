@@ -26,11 +26,12 @@ from kinfed.weights.calibration.family import (
     NEGATIVE_SCORE,
     Calibration,
     Candidate,
+    Judged,
     budgeted_family,
     family,
     neighbours,
 )
-from kinfed.weights.calibration.scores import Judged, Jury, calibration_name, is_trainable
+from kinfed.weights.calibration.scores import Jury, calibration_name, is_trainable
 from kinfed.weights.calibration.successive_halving import Halving, halve_by_agents, halve_by_steps
 from kinfed.weights.gradient_problem import has_gradients
 from kinfed.weights.result import Weights

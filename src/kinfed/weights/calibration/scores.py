@@ -21,7 +21,7 @@ from kinfed.errors import InputError
 from kinfed.learners.base import Learner, Models, site_learner
 from kinfed.validation import Array, whole_number
 from kinfed.weights.calibration.choice import AgentScores
-from kinfed.weights.calibration.family import LOCAL, Candidate
+from kinfed.weights.calibration.family import Candidate
 from kinfed.weights.gradient_problem import class_residuals
 
 MOST_BRIER = 3.0
@@ -193,13 +193,9 @@ class Recall(Question[bool]):
         """No arrays."""
         return {}
 
-    def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
-        """It is yes or no."""
-        return None if isinstance(answer.settings["kept"], bool) else "it says neither yes nor no"
-
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> bool:
         """Whether nobody has lost them; who does not answer is told apart in the end."""
-        return all(one.settings["kept"] for one in answers.values())
+        return all(one.settings.get("kept") is True for one in answers.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,20 +320,6 @@ class Jury:
         unknown = len(self._columns)
         columns = tuple(self._columns.get(one, unknown) for one in candidates)
         return self.agents.ask(Tally(self.calibration, columns, self._judged))
-
-
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """Candidates, and what every agent tells of them; NaN for candidates it did not try."""
-
-    candidates: tuple[Candidate, ...]
-    scores: list[AgentScores]
-
-    @property
-    def local(self) -> int:
-        """Learning alone from scratch, as long as it was trained."""
-        alone = [place for place, one in enumerate(self.candidates) if one.base == LOCAL and not one.plan.warm]
-        return max(alone, key=lambda place: self.candidates[place].plan.share)
 
 
 def calibration_name(learner: Learner, candidates: Sequence[Candidate], folds: int) -> str:

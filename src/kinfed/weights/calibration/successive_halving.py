@@ -29,8 +29,8 @@ from kinfed.learners.base import Learner, Models, Plan, StepwiseLearner, common_
 from kinfed.splitting import derived_seed
 from kinfed.validation import Array
 from kinfed.weights.calibration.bases import base_matrices
-from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Candidate
-from kinfed.weights.calibration.scores import Judged, Jury, calibration_name, is_trainable
+from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Candidate, Judged
+from kinfed.weights.calibration.scores import Jury, calibration_name, is_trainable
 
 Report = Callable[[int, int], None]
 
