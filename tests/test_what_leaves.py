@@ -200,7 +200,7 @@ class Run:
                 return {"T": 1 if self.halves else self.symbols["B"]}
             case "losses" if self.halves:
                 return {"M": len(request.settings["asked"]["columns"])}
-            case "losses" | "tally":
+            case "losses" | "recall" | "tally":
                 calibration = self.found.weights.calibration
                 assert calibration is not None
                 return {"M": len(calibration.candidates)}

@@ -57,9 +57,9 @@ class Halving:
 
     def __init__(self, agents: Agents, learner: Learner, candidates: Sequence[Candidate], store: Store = NOWHERE) -> None:
         views = [agents.without(Fold(0, fold, FOLDS)) for fold in range(FOLDS)]
-        self._jury, self._learner = Jury(agents, calibration_name(learner, candidates, FOLDS)), learner
+        self.jury, self._learner = Jury(agents, calibration_name(learner, candidates, FOLDS)), learner
         self.view = next((view for view in views if is_trainable(view)), views[0])
-        self.judges = self._jury.judges(self.view)
+        self.judges = self.jury.judges(self.view)
         wanted = [candidate.base for candidate in candidates]
         self._bases = base_matrices(self.view, learner, wanted, self.judges, budgeted=True, store=store)
         self._means: dict[Candidate, dict[int, float]] = {}
@@ -76,12 +76,8 @@ class Halving:
 
     def score(self, models: Models, candidates: Sequence[Candidate], agents: NDArray[np.int64]) -> dict[int, list[float]]:
         """Let agents judge, and tell their means; models come one candidate after another, agent by agent."""
-        told = self._jury.score(self.view, self._learner, models, candidates, agents, tell=True)
+        told = self.jury.score(self.view, self._learner, models, candidates, agents, tell=True)
         return {t: means.tolist() for t, means in told.items()}
-
-    def recalls(self, candidates: Sequence[Candidate], agents: NDArray[np.int64]) -> bool:
-        """Whether agents still know what they scored before the run was cut off."""
-        return self._jury.recalls(self.view, candidates, agents)
 
     def hear(self, candidates: Sequence[Candidate], told: Mapping[int, Sequence[float]]) -> None:
         """Add the means that agents told."""
@@ -103,7 +99,7 @@ class Halving:
     def judged(self) -> Judged:
         """All that was scored."""
         candidates = tuple(self._means)
-        return Judged(candidates, self._jury.tally(candidates))
+        return Judged(candidates, self.jury.tally(candidates))
 
 
 class Stage:
@@ -124,8 +120,9 @@ class Stage:
         self._halving, self._store, self._some, self._agents = halving, store, some, agents
         kept = store.load("looks")
         self.known: dict[int, dict[int, list[float]]] = {}
-        if kept is not None and halving.recalls([one for look in kept.settings["looks"] for one in some[look[0]]], agents):
-            self.known = {done: {int(t): means for t, means in told.items()} for done, told in kept.settings["looks"]}
+        looks = [] if kept is None else kept.settings["looks"]
+        if looks and halving.jury.recalls(halving.view, [one for done, _ in looks for one in some[done]], agents):
+            self.known = {done: {int(t): means for t, means in told.items()} for done, told in looks}
         self.training = store.below("training")
 
     def look(self, done: int, models: Models) -> None:
