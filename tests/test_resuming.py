@@ -144,9 +144,7 @@ def test_a_process_killed_at_any_moment_goes_on_and_repeats_one_fold_or_round_at
         after = again.end()
         assert again.arrays() == straight.arrays()
         repeated = len(before) + len(after) - len(pieces)
-        told.append(
-            f"after {share * lasted:.2f} of {lasted:.2f} s: {len(before)} of {len(pieces)} begun, {repeated} repeated"
-        )
+        told.append(f"after {share:.0%} of {lasted:.1f} s: {len(before)} of {len(pieces)} begun, {repeated} repeated")
         (tmp_path / "moments.txt").write_text("\n".join(told))
         assert 0 <= repeated <= 1
         cut_short += 0 < len(before) < len(pieces)
@@ -280,6 +278,13 @@ def test_another_run_does_not_find_what_sites_kept_of_one_before(tmp_path: Path)
     after = set(tmp_path.glob("*/*"))
     assert len(after) == len(before) == len(sites)
     assert not before & after
+
+
+@pytest.mark.parametrize("backend", ["pooled", "sites"])
+def test_a_run_that_was_over_tells_the_same_again(backend: str, tmp_path: Path) -> None:
+    once, again = (personal(tmp_path, rule="q-aggregation", backend=backend) for _ in range(2))
+    assert numbers(once) == numbers(again)
+    assert list(once.scores) == list(again.scores) == ["local", "grand-mean", "personalized"]
 
 
 # ---------------------------------------------------------------- damage

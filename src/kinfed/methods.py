@@ -267,7 +267,7 @@ class Evaluation(Question[dict[str, Scores]]):
 
 def scores_content(scored: Mapping[str, Scores]) -> Kept:
     """Scores of every method as values that fit into JSON, and arrays."""
-    told = {name: {"task": one.task, "names": list(one.names), "metrics": list(one.values)} for name, one in scored.items()}
+    told = [[name, {"task": one.task, "names": one.names, "metrics": list(one.values)}] for name, one in scored.items()]
     arrays: dict[str, NDArray[Any]] = {f"{name}/sizes": one.sizes for name, one in scored.items()}
     for name, one in scored.items():
         arrays |= {f"{name}/{metric}": values for metric, values in one.values.items()}
@@ -283,7 +283,7 @@ def read_scores(kept: Kept) -> dict[str, Scores]:
             kept.arrays[f"{name}/sizes"],
             {metric: kept.arrays[f"{name}/{metric}"] for metric in one["metrics"]},
         )
-        for name, one in kept.settings["methods"].items()
+        for name, one in kept.settings["methods"]
     }
 
 
