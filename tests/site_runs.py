@@ -108,7 +108,13 @@ def answers_in(request: Request, answer: Message) -> list[Message]:
     return [Message(told, arrays_of(answer.arrays, number)) for number, told in enumerate(answer.settings["parts"])]
 
 
-class Unruly(InProcess):
+class Slow(InProcess):
+    """Sites of this process that are asked as if they were far away: what can travel together does."""
+
+    slow = True
+
+
+class Unruly(Slow):
     """Sites of which some misbehave, whether they are asked alone or in an envelope; keeps who was asked what."""
 
     def __init__(self, sites: Sequence[Site], behaviours: Mapping[str, Behaviour]) -> None:
@@ -161,7 +167,7 @@ class KilledError(Exception):
     """The server dies."""
 
 
-class Mortal(InProcess):
+class Mortal(Slow):
     """A channel whose server is killed at its n-th exchange."""
 
     def __init__(self, sites: Sequence[Site], dies: int | None) -> None:
@@ -175,7 +181,7 @@ class Mortal(InProcess):
         return super().ask(requests, seconds)
 
 
-class Recording(InProcess):
+class Recording(Slow):
     """Keeps everything that crosses, as it crosses."""
 
     def __init__(self, sites: Sequence[Site]) -> None:

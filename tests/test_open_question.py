@@ -29,7 +29,7 @@ from kinfed.run import comparing
 from kinfed.settings import Settings
 from kinfed.weights.geometry import Geometry
 from kinfed.weights.result import Weights, weights_of
-from site_runs import Answer, Unruly, generated, run
+from site_runs import Answer, Slow, Unruly, generated, run
 
 BACKENDS = ("pooled", "sites", "flower")
 ROUNDS = 5
@@ -268,7 +268,7 @@ def test_folds_that_travel_together_do_not_see_each_others_state() -> None:
         return found
 
     here = trained(PooledAgents.prepared(train, test, learner, comparing(settings)))
-    channel = InProcess(sites_of(train, test, learner))
+    channel = Slow(sites_of(train, test, learner))
     with connected(channel, learner, comparing(settings), Store(None, {}), agents=len(train)) as agents:
         there = trained(agents)
     for fold, rows in here.items():

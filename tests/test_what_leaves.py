@@ -22,11 +22,12 @@ import kinfed
 from kinfed.backends.agents import QUESTIONS
 from kinfed.backends.handshake import HANDSHAKE
 from kinfed.backends.site import InProcess, sites_of
-from kinfed.backends.wire import ENVELOPE, Message, Request, encode_settings
+from kinfed.backends.transport import NO_SPEC
+from kinfed.backends.wire import ENVELOPE, Failure, Message, Request, encode_settings
 from kinfed.federation import Federation
 from kinfed.result import Personalization
+from site_runs import KilledError, answers_in, parts_of, spec_of
 from site_runs import Recording as Crossing
-from site_runs import answers_in, parts_of, spec_of
 from site_runs import run as run_sites
 
 pytest.importorskip("torch")
@@ -109,6 +110,8 @@ class Recording(Crossing):
     def talks(self) -> list[tuple[int, Request, Message]]:
         found = []
         for address, request, answer in self.crossed:
+            if answer == Failure(NO_SPEC):
+                continue  # it is told again
             assert isinstance(answer, Message), answer
             found += [(int(address), *talk) for talk in separated(request, answer)]
         return found
@@ -197,7 +200,7 @@ class Run:
                 return {"T": 1 if self.halves else self.symbols["B"]}
             case "losses" if self.halves:
                 return {"M": len(request.settings["asked"]["columns"])}
-            case "losses" | "tally":
+            case "losses" | "recall" | "tally":
                 calibration = self.found.weights.calibration
                 assert calibration is not None
                 return {"M": len(calibration.candidates)}
@@ -229,19 +232,34 @@ def run(
     labels: int = 0,
     rows: int = 0,
     baselines: bool = True,
+    folder: Path | None = None,
     **options: Any,
 ) -> Run:
-    """A run of sites; `rows` gives all of them about that many."""
+    """A run of sites; `rows` gives all of them about that many. With a folder, one that goes on after it was killed."""
     sizes = tuple(rows + size % 5 for size in kind.sizes) if rows else kind.sizes
     train, test = kind.rows(sizes, labels, seed=0), kind.rows([3 + labels] * len(sizes), labels, seed=1)
-    channel = Recording(sites_of(train, test, learner))
-    found = run_sites(channel, learner, rule, options=options, n_features=kind.features, baselines=baselines)
+    how = {"options": options, "n_features": kind.features, "baselines": baselines}
+    sites = sites_of(train, test, learner, None if folder is None else folder / "sites")
+    if folder is not None:
+        with pytest.raises(KilledError):
+            run_sites(Dying(sites), learner, rule, folder=folder / "checkpoint", **how)
+    channel = Recording(sites)
+    found = run_sites(channel, learner, rule, folder=None if folder is None else folder / "checkpoint", **how)
     symbols = {**kind.symbols(labels), "A": 3 if baselines else 1}
     d, logits = symbols["d"], 1 if labels == 2 else labels
     p, q, b, extra = (d + 1, d + 1, 8, 0) if name == "ridge" else (logits * (d + 1), logits * (d + 1), 8, labels)
     if name.startswith("network"):  # d -> HIDDEN -> 1, with biases, filled up to a multiple of 16
         p, q, b, extra = -(-(d * HIDDEN + HIDDEN + HIDDEN + 1) // 16) * 16, HIDDEN + 1, np.dtype(learner.dtype).itemsize, 0
     return Run(name, learner, rule, channel.talks, found, {**symbols, "p": p, "q": q, "b": b, "m": b * p + extra})
+
+
+class Dying(Recording):
+    """Its server is killed before the tally."""
+
+    def ask(self, requests: Mapping[str, Request], seconds: float) -> dict[str, Any]:
+        if any(request.task == "tally" for request in requests.values()):
+            raise KilledError
+        return super().ask(requests, seconds)
 
 
 def network(**options: Any) -> Any:
@@ -251,7 +269,7 @@ def network(**options: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[Run]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     ridge, newton = kinfed.make_learner("ridge"), kinfed.make_learner("logistic")
     steps = kinfed.make_learner("logistic", solver="l-bfgs")
     averaging = network(method="fedavg", rounds=3, batch_size=4)
@@ -264,7 +282,8 @@ def runs() -> list[Run]:
     found += [run("network, weighted risk", FIRST, network(epochs=2), baselines=False)]
     found += [run("network, weighted risk", SECOND, network(epochs=2, dtype="float64"))]
     found += [run("network, FedAvg", SECOND, network(method="fedavg", rounds=2, dtype="float64"))]
-    return [*found, run("network, FedAvg", SECOND, averaging, "calibrated")]
+    found += [run("network, FedAvg", SECOND, averaging, "calibrated")]
+    return [*found, run("ridge", FIRST, ridge, "calibrated", rows=210, folder=tmp_path_factory.mktemp("killed"), folds=2)]
 
 
 # ---------------------------------------------------------------- sizes
@@ -319,6 +338,9 @@ def test_an_agent_trains_one_model_for_each_different_row_that_listens_to_it(run
 def test_messages_are_as_many_as_the_page_says(runs: list[Run]) -> None:
     for one in runs:
         told = Counter(request.task for place, request, _ in one.talks if place == 0)
+        if told["recall"]:  # it was killed before the tally
+            assert (told["recall"], told["losses"], told["tally"]) == (2, 0, 1)
+            continue
         assert all(told[task] == 1 for task in ("describe", "columns", "scale", "agree", "own-weights", "evaluation"))
         if one.name == "ridge" and one.rule == "gradient":
             assert (told["sketches"], told["mean-gradients"], told["gradient-rows"], told["moments"]) == (1, 4, 4, 1)

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ VERSION = 2
 
 _MANIFEST = "checkpoint.json"
 _SETTINGS = "settings"
+_OWNER_ONLY = 0o600  # pieces hold models, and losses of single rows
 
 # What changes all the time is written at most this often, and less often where writing takes long: it may cost a twentieth
 # of the time.
@@ -69,7 +71,7 @@ class Store:
         Digests, or texts, by what they are of, such as "data" and "settings".
     """
 
-    def __init__(self, folder: Path | None, made_with: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path | None = None, made_with: Mapping[str, str] = MappingProxyType({})) -> None:
         self.folder = None if folder is None else Path(folder)
         self._due = 0.0
         if self.folder is None:
@@ -118,7 +120,7 @@ class Store:
         text = json.dumps(kept.settings, sort_keys=True).encode()
         content: dict[str, Any] = {_SETTINGS: np.frombuffer(text, dtype=np.uint8), **kept.arrays}
         try:
-            write_whole(path, lambda file: np.savez(file, **content))
+            write_whole(path, lambda file: np.savez(file, **content), _OWNER_ONLY)
         except OSError as error:
             raise InputError(f"no checkpoint can be written to {path}: {error.strerror or error}") from None
         now = time.monotonic()
@@ -132,6 +134,18 @@ class Store:
     def path(self, piece: str, suffix: str = "npz") -> Path | None:
         """The file of a piece; None without a folder."""
         return None if self.folder is None else self.folder / f"{piece.replace(' ', '-')}.{suffix}"
+
+    def below(self, name: str) -> Path | None:
+        """A folder for a part of the work; None without a folder."""
+        return None if self.folder is None else self.folder / name.replace(" ", "-")
+
+    def part(self, name: str) -> Store:
+        """The store of a part of the work: what it depends on is known here."""
+        return Store(self.below(name))
+
+
+NOWHERE = Store()
+"""Keeps nothing."""
 
 
 class Counter:

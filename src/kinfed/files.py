@@ -11,11 +11,11 @@ from uuid import uuid4
 _PREFIX = ".writing-"
 
 
-def write_whole(path: Path, fill: Callable[[IO[bytes]], Any]) -> None:
+def write_whole(path: Path, fill: Callable[[IO[bytes]], Any], rights: int = 0o666) -> None:
     """Let `fill` write into a temporary file beside `path`, and give it that name only when it is complete."""
     temporary = path.parent / f"{_PREFIX}{uuid4().hex}"
-    # Opened so that the file has the rights any new file of this user has; those of tempfile are for one's own eyes.
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    # Opened so that the file has the rights any new file of this user has, unless others are asked for.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, rights)
     try:
         with os.fdopen(handle, "wb") as file:
             fill(file)

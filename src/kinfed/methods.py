@@ -15,6 +15,7 @@ from kinfed.analysis import METRICS, Scores, score_models
 from kinfed.backends.agents import Agents, Places, Question, SiteView, TrainingSpec
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import Arrays, ArraySpec, Message, arrays_of
+from kinfed.checkpoint import Store
 from kinfed.federation import Federation
 from kinfed.learners.base import USUAL_PLAN, Learner, Models, fit_planned, packed
 from kinfed.progress import Progress
@@ -91,7 +92,8 @@ class Weighted(Method):
 
     def weigh(self, context: MethodContext) -> Weights:
         """By the rule that was asked for."""
-        return weigh_agents(context.agents, context.rule, context.learner, context.options, progress=context.progress)
+        how = {"progress": context.progress, "store": Store(context.checkpoint)}
+        return weigh_agents(context.agents, context.rule, context.learner, context.options, **how)  # type: ignore[arg-type]
 
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
         """On these weights, as calibration planned where it did."""
@@ -194,6 +196,8 @@ class Evaluation(Question[dict[str, Scores]]):
                 values[place] = [scored[metric][0] for metric in metrics]
         if site.keep_model is not None:
             site.keep_model(site, models, method, asked.settings["weights"], str(asked.settings["run"]))
+        if not any(METHODS[method].needs_site for method in methods):
+            site.state.clear()  # the run is over; should it be killed now, no method would ask for what was kept
         return Message({"rows": 0 if site.test is None else len(site.test)}, {"values": values})
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:

@@ -67,7 +67,7 @@ class Codec:
         if isinstance(value, tuple | list):
             return {"tuple" if isinstance(value, tuple) else "list": [self._packed(one, arrays) for one in value]}
         if isinstance(value, Mapping):
-            return {"mapping": {str(key): self._packed(one, arrays) for key, one in value.items()}}
+            return {"mapping": [[str(key), self._packed(one, arrays)] for key, one in value.items()]}  # in their order
         if is_dataclass(value) and type(value).__name__ in self._types:
             return {
                 type(value).__name__: {one.name: self._packed(getattr(value, one.name), arrays) for one in fields(value)}
@@ -93,7 +93,7 @@ class Codec:
             case "tuple" | "list":
                 return {"tuple": tuple, "list": list}[kind](self._unpacked(one, arrays) for one in content)
             case "mapping":
-                return {key: self._unpacked(one, arrays) for key, one in content.items()}
+                return {key: self._unpacked(one, arrays) for key, one in content}
             case "table":
                 names, index, title, columns = (self._unpacked(one, arrays) for one in content)
                 table = pandas.DataFrame(dict(enumerate(columns)), index=pandas.Index(index, name=title))

@@ -27,7 +27,7 @@ from kinfed.backends.server import connected
 from kinfed.backends.site import InProcess, Site, sites_of
 from kinfed.backends.spec import learner_text
 from kinfed.backends.wire import Channel
-from kinfed.checkpoint import Kept, Store
+from kinfed.checkpoint import NOWHERE, Kept, Store
 from kinfed.columns import group_labels
 from kinfed.embedding import chosen_embeddings
 from kinfed.errors import InputError, MissingExtraError
@@ -86,7 +86,8 @@ def personalize(
     progress : callable, optional
         Called as ``progress(what, done, total)``.
     checkpoint : path, optional
-        A folder; an interrupted run that is started again with it goes on where it stopped.
+        A folder; a run that was interrupted, or killed, and is started again with it goes on where it stopped, and ends
+        with the same numbers. At most one fold or stage of a calibration, or one round, is done again.
     audit : path, optional
         A file to which every message between server and agents is written, where agents are sites of their own.
     **choices
@@ -120,8 +121,8 @@ def personalize(
     data = "" if folder is None else "".join(one.digest() for one in (train, test) if one is not None)
     store = Store(folder, {} if folder is None else {**settings.telling(chosen), "data": data})
     if settings.backend == "pooled":
-        return run(pooled_agents(train, test, chosen, settings), chosen, settings, store, progress)
-    sites = sites_of(train, test, chosen)
+        return run(pooled_agents(train, test, chosen, settings, store), chosen, settings, store, progress)
+    sites = sites_of(train, test, chosen, store.below("sites"))
     with connected(
         _flower(sites) if settings.backend == "flower" else InProcess(sites),
         chosen,
@@ -216,7 +217,7 @@ def _weigh(context: MethodContext, settings: Settings, store: Store) -> Weights 
     if kept is not None:
         found: Weights = RECORDS.unpack(kept)
         return found
-    weights = METHODS[settings.method].weigh(context)
+    weights = METHODS[settings.method].weigh(replace(context, checkpoint=store.below("weighing")))
     if weights is not None and store.folder is not None:
         store.save("weights", RECORDS.pack(weights))
     return weights
@@ -228,9 +229,8 @@ def _train(context: MethodContext, settings: Settings, store: Store, weights: We
     trained: dict[str, Models] = {}
 
     def train(name: str) -> None:
-        folder = None if store.folder is None else store.folder / name
         progress = None if context.progress is None else partial(_labelled, context.progress, name)
-        own = replace(context, progress=progress, checkpoint=folder)
+        own = replace(context, progress=progress, checkpoint=store.below(name))
         trained[name] = METHODS[methods[name]].train(own, weights)
 
     for job in context.agents.side_by_side([partial(train, name) for name in methods]):
@@ -290,11 +290,12 @@ def ordered_options(settings: Settings, names: tuple[str, ...]) -> dict[str, Any
     return {**options, "groups": [groups[name] for name in names]}
 
 
-def pooled_agents(train: Federation, test: Federation | None, learner: Learner, settings: Settings) -> PooledAgents:
+def pooled_agents(
+    train: Federation, test: Federation | None, learner: Learner, settings: Settings, store: Store = NOWHERE
+) -> PooledAgents:
     """The agents of a federation whose rows are here."""
-    return PooledAgents.prepared(
-        train, test, learner, comparing(settings), standardise=settings.standardise, seed=settings.seed
-    )
+    how = {"standardise": settings.standardise, "seed": settings.seed, "store": store}
+    return PooledAgents.prepared(train, test, learner, comparing(settings), **how)  # type: ignore[arg-type]
 
 
 def require_flower() -> None:

@@ -40,6 +40,9 @@ ChooseEmbeddings = Callable[[Scale], tuple[Embedding, ...]]
 
 Found = TypeVar("Found")
 
+LASTING = "lasting "
+"""How the name of an array begins that an agent still has when the run was killed and is started again."""
+
 
 class QuorumError(KinfedError):
     """Too few agents answered for the run to go on."""
@@ -86,8 +89,10 @@ class TrainingSpec:
 class SiteState(MutableMapping[str, NDArray[Any]]):
     """What an agent keeps for itself from one question of a run to the next: arrays of numbers, by name.
 
-    There is one for all questions and folds of a run. A site that was started anew begins with an empty one. Arrays in it
-    cannot be written to: a new one is put in their place. So a question finds the same state wherever the rows are.
+    There is one for all questions and folds of a run. A site that was started anew, or a run, begins with an empty one, but
+    for arrays whose names begin with `LASTING`: whoever asks for these records what was answered, and asks again for what
+    was lost. Arrays in it cannot be written to: a new one is put in their place. So a question finds the same state
+    wherever the rows are.
 
     Attributes
     ----------
@@ -99,6 +104,11 @@ class SiteState(MutableMapping[str, NDArray[Any]]):
         self._arrays: dict[str, NDArray[Any]] = {}
         self.update(kept or {})
         self.changed = False
+
+    @property
+    def lasting(self) -> dict[str, NDArray[Any]]:
+        """What outlives the process."""
+        return {name: array for name, array in self.items() if name.startswith(LASTING)}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._arrays[name]
@@ -276,6 +286,7 @@ QUESTIONS: Registry[type[Question[Any]] | str] = Registry(
         "derivatives": "kinfed.learners.derivatives:Derivatives",
         "local-training": "kinfed.learners.neural.exchange:LocalTraining",
         "losses": "kinfed.weights.calibration.scores:Losses",
+        "recall": "kinfed.weights.calibration.scores:Recall",
         "tally": "kinfed.weights.calibration.scores:Tally",
         "evaluation": "kinfed.methods:Evaluation",
     },

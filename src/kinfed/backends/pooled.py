@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.backends.agents import ChooseEmbeddings, Fold, Question, SiteState, SiteView, Task, TrainingSpec
+from kinfed.backends.wire import arrays_of
+from kinfed.checkpoint import NOWHERE, Kept, Store
 from kinfed.columns import classes_of
 from kinfed.data import Preparation
 from kinfed.embedding import Embedding, common_scale, own_scale
@@ -19,6 +21,8 @@ from kinfed.splitting import deal_rows
 from kinfed.validation import FloatArray
 
 Found = TypeVar("Found")
+
+_STATES = "states"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +45,8 @@ class PooledAgents:
         The rows that are set aside.
     preparation : Preparation, optional
         What made the rows numbers.
+    store : Store
+        Where agents keep what a run that was killed goes on with.
     """
 
     whole: Federation
@@ -51,6 +57,7 @@ class PooledAgents:
     test: Federation | None = None
     fold: Fold | None = None
     preparation: Preparation | None = None
+    store: Store = field(default=NOWHERE, repr=False)
     _states: dict[int, SiteState] = field(default_factory=dict, repr=False)
     _points: dict[int, list[FloatArray]] = field(default_factory=dict, repr=False)
 
@@ -66,6 +73,7 @@ class PooledAgents:
         *,
         standardise: bool = True,
         seed: int = 0,
+        store: Store = NOWHERE,
     ) -> PooledAgents:
         """The agents of a federation that lies here: raw tables become numbers, and the ways to compare them are chosen.
 
@@ -78,11 +86,15 @@ class PooledAgents:
             The ways to compare agents, from their scale.
         standardise : bool
         seed : int
+        store : Store
+            Checkpoint of the run.
         """
         preparation = Preparation.fit(train, standardise=standardise)
         rows, tested = preparation.transform(train), None if test is None else preparation.transform(test)
         scale = common_scale(rows.dim, [own_scale(agent, learner.task == "classification") for agent in rows])
-        return cls(rows, learner.task, seed, choose(scale), learner, tested, preparation=preparation)
+        kept = store.load(_STATES)
+        states = {} if kept is None else {k: SiteState(arrays_of(kept.arrays, k)) for k in range(len(rows))}
+        return cls(rows, learner.task, seed, choose(scale), learner, tested, None, preparation, store, states)
 
     @cached_property
     def kept(self) -> list[NDArray[np.bool_]]:
@@ -114,7 +126,14 @@ class PooledAgents:
 
     def ask(self, question: Question[Found]) -> Found:
         """Let the question look at all rows."""
-        return question.pooled(self)
+        found = question.pooled(self)
+        changed = [state for state in self._states.values() if state.changed]
+        if changed:
+            kept = {f"{k}/{name}": array for k, state in self._states.items() for name, array in state.lasting.items()}
+            self.store.save(_STATES, Kept(arrays=kept))
+        for state in changed:
+            state.changed = False
+        return found
 
     def without(self, fold: Fold) -> PooledAgents:
         """The same agents, each without the rows it sets aside; what they keep for themselves is shared."""
@@ -123,7 +142,7 @@ class PooledAgents:
     def joined(self, newcomer: Agent) -> PooledAgents:
         """These agents and one more, the last."""
         wider = replace(self.whole, agents=(*self.whole.agents, newcomer), groups=None)
-        return replace(self, whole=wider, test=None, _states={}, _points={})
+        return replace(self, whole=wider, test=None, store=NOWHERE, _states={}, _points={})
 
     def newcomers(self) -> Mapping[str, Agent]:
         """Nobody comes by itself where rows are given."""

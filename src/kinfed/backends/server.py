@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from uuid import uuid4
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from kinfed.backends.sketches import Sketches
 from kinfed.backends.spec import FederationSpec, digest_of
 from kinfed.backends.transport import AnswerCheck, TimeoutPolicy, Transport, signed_under
 from kinfed.backends.wire import Channel, Message, Request
-from kinfed.checkpoint import Kept, Store
+from kinfed.checkpoint import NOWHERE, Kept, Store
 from kinfed.data import Preparation
 
 Found = TypeVar("Found")
@@ -174,8 +175,8 @@ class RemoteAgents:
         return replace(self, phase=phase, _numbers=count(1))
 
     def side_by_side(self, jobs: Sequence[Callable[[], None]]) -> Sequence[Callable[[], None]]:
-        """Together: their requests travel as one. Jobs of a job wait their turn."""
-        if isinstance(self.session.asking, RequestBatching):
+        """Together where exchanges are slow: their requests travel as one. Jobs of a job wait their turn."""
+        if isinstance(self.session.asking, RequestBatching) or not self.session.transport.channel.slow:
             return jobs
         return [partial(self._together, jobs)]
 
@@ -197,7 +198,7 @@ class RemoteAgents:
         """These agents and one more, the last; nothing that is known of the others is asked for again."""
         session, spec = self.session, self.session.spec
         wider = replace(spec, names=(*spec.names, newcomer.name), sizes=np.append(spec.sizes, newcomer.rows))
-        joined = RemoteAgents(ServerSession(session.transport, wider, session.learner, Store(None, {}), {}, session.data))
+        joined = RemoteAgents(ServerSession(session.transport, wider, session.learner, NOWHERE, {}, session.data))
         joined._known.answers.update({name: dict(known) for name, known in self._known.answers.items()})
         return joined
 
@@ -260,7 +261,7 @@ def connected(
         there = introductions(transport, learner)
         kept = store.load("agreement")
         if kept is None:
-            spec = agree_on_spec(transport, there, learner, choose, standardise, seed)
+            spec = replace(agree_on_spec(transport, there, learner, choose, standardise, seed), run=uuid4().hex)
             store.save("agreement", Kept({"text": spec.to_text()}))
         else:
             spec = FederationSpec.from_text(kept.settings["text"])

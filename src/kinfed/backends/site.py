@@ -5,15 +5,19 @@ random features, a row of weights, moments, parameters and derivatives of models
 losses, test scores; no rows, no features or losses of single points, no cells in errors. Of few rows an aggregate can be as
 good as the rows, so a site of fewer than its own limit answers nothing.
 
-Notes are arrays a site keeps for itself between two questions of one run: the spec, and the state of questions.
+Notes are arrays a site keeps for itself between two questions of one run: the spec, and the state of questions. What lasts
+of the state is also in a file, for a run that is killed and started again.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +28,8 @@ from kinfed.backends.handshake import HANDSHAKE, OwnTable
 from kinfed.backends.redaction import discreet, nameless
 from kinfed.backends.spec import FederationSpec, digest_of, learner_text
 from kinfed.backends.transport import NO_SPEC
-from kinfed.backends.wire import ENVELOPE, Failure, Message, Request, arrays_of
+from kinfed.backends.wire import ENVELOPE, Arrays, Failure, Message, Request, arrays_of
+from kinfed.checkpoint import Kept, Store, digest
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
 from kinfed.splitting import deal_rows
@@ -35,6 +40,7 @@ MOST_FOLDS = 10
 """Folds a session keeps at hand; a few of them are worked on side by side."""
 
 _SPEC, _STATE = "agreement", "state/"
+_PIECE = "state"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +61,8 @@ class Site:
         Writes its own model into its folder; see `kinfed.backends.agents.SiteView`.
     least_rows : int
         With fewer rows to train on it answers nothing: few rows can be computed from aggregates of them.
+    kept : path, optional
+        Folder for what it keeps for itself, of one run: that of a run before is removed.
     """
 
     train: Federation
@@ -63,6 +71,7 @@ class Site:
     learner: Any
     keep_model: KeepModel | None = None
     least_rows: int = 2
+    kept: Path | None = None
     _sessions: dict[str, SiteSession] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +89,29 @@ class Site:
             self._sessions.clear()  # one spec at a time
             self._sessions[text] = SiteSession(self, text)
         return self._sessions[text]
+
+    def remembered(self, agreement: str) -> Arrays:
+        """What it kept for itself under a spec before it was started anew; what it kept under others is removed."""
+        if self.kept is None or not self.kept.exists():
+            return {}
+        mine = self._folder(agreement)
+        for other in set(self.kept.iterdir()) - {mine}:
+            shutil.rmtree(other, ignore_errors=True)
+        found = None
+        with suppress(InputError):  # what is damaged is as good as lost, and whoever needs it asks again
+            found = Store(mine).load(_PIECE)
+        return {} if found is None else found.arrays
+
+    def remember(self, agreement: str, arrays: Arrays) -> None:
+        """Keep what it keeps for itself; where there is nothing to keep, nothing is left."""
+        if self.kept is not None and arrays:
+            Store(self._folder(agreement)).save(_PIECE, Kept(arrays=arrays))
+        elif self.kept is not None:
+            shutil.rmtree(self.kept, ignore_errors=True)
+
+    def _folder(self, agreement: str) -> Path:
+        # The name too: sites that were given one folder by mistake must not take each other's.
+        return (self.kept or Path()) / digest(agreement, self.name)[:32]
 
 
 class SiteSession:
@@ -183,8 +215,9 @@ def _agree(site: Site, request: Request) -> tuple[Message, Notes]:
     """Take the spec, if the rows here fit it."""
     text = str(request.settings["text"])
     site.session(text)
-    kept = {_SPEC: np.frombuffer(text.encode(), dtype=np.uint8)}
-    return Message({"agreement": digest_of(text)}), kept
+    agreement, kept = digest_of(text), {_SPEC: np.frombuffer(text.encode(), dtype=np.uint8)}
+    kept |= {_STATE + name: array for name, array in site.remembered(agreement).items()}
+    return Message({"agreement": agreement}), kept
 
 
 def _together(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
@@ -215,8 +248,10 @@ def _answer_question(site: Site, request: Request, notes: Notes) -> tuple[Messag
     view = site.session(text).view(None if given is None else Fold(*given), settings.get("classes"), state)
     reply = question.answer(view, Message(settings["asked"], request.arrays))
     signed = Message({"agreement": settings["agreement"], "answer": dict(reply.settings)}, reply.arrays)
-    kept = {_SPEC: notes[_SPEC], **{_STATE + name: array for name, array in state.items()}}
-    return signed, kept if state.changed else notes
+    if not state.changed:
+        return signed, notes
+    site.remember(settings["agreement"], state.lasting)
+    return signed, {_SPEC: notes[_SPEC], **{_STATE + name: array for name, array in state.items()}}
 
 
 def question_named(name: str) -> type[Question[Any]]:
@@ -247,6 +282,8 @@ class InProcess:
     sites : sequence of Site
     """
 
+    slow = False
+
     def __init__(self, sites: Sequence[Site]) -> None:
         self._sites = {str(number): site for number, site in enumerate(sites)}
         self._notes: dict[str, Notes] = {address: {} for address in self._sites}
@@ -272,10 +309,12 @@ class InProcess:
         self._notes = {address: {} for address in self._sites}
 
 
-def sites_of(train: Federation, test: Federation | None, learner: Any) -> list[Site]:
-    """One site per agent of a federation that lies here, in its order."""
+def sites_of(train: Federation, test: Federation | None, learner: Any, kept: Path | None = None) -> list[Site]:
+    """One site per agent of a federation that lies here, in its order; `kept` is a folder for what they keep."""
 
     def alone(federation: Federation, k: int) -> Federation:
         return replace(federation.select([k]), groups=None)
 
-    return [Site(alone(train, k), None if test is None else alone(test, k), k, learner) for k in range(len(train))]
+    folders = [None if kept is None else kept / str(k) for k in range(len(train))]
+    tests = [None if test is None else alone(test, k) for k in range(len(train))]
+    return [Site(alone(train, k), tests[k], k, learner, kept=folders[k]) for k in range(len(train))]

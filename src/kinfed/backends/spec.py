@@ -48,6 +48,8 @@ class FederationSpec:
     classes : array, or None
         The sorted labels of the federation, for a classifier.
     seed : int
+    run : str
+        Tells apart runs of one recipe, of which a site keeps different things.
     """
 
     names: tuple[str, ...]
@@ -58,6 +60,7 @@ class FederationSpec:
     learner: str
     classes: NDArray[Any] | None
     seed: int
+    run: str = ""
 
     def training(self, fold: Fold | None = None, classes: Sequence[int] | None = None) -> TrainingSpec:
         """What training has to know: in a fold everybody sets aside as many rows as its name and size tell.
@@ -86,6 +89,7 @@ class FederationSpec:
             "learner": self.learner,
             "classes": None if self.classes is None else label_settings(self.classes),
             "seed": self.seed,
+            "run": self.run,
         }
         return encode_settings(content).decode()
 
@@ -106,6 +110,7 @@ class FederationSpec:
                 learner=str(content["learner"]),
                 classes=None if classes is None else read_labels(classes),
                 seed=int(content["seed"]),
+                run=str(content["run"]),
             )
         except (ValueError, KeyError, TypeError, KinfedError) as error:
             raise InputError(f"the agreement cannot be read ({error}); use the same kinfed at every site") from None

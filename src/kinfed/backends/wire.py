@@ -104,6 +104,10 @@ class Failure:
 class Channel(Protocol):
     """A way to reach sites."""
 
+    @property
+    def slow(self) -> bool:
+        """Whether an exchange takes long whatever it carries, so that questions had better travel together."""
+
     def reachable(self) -> tuple[str, ...]:
         """Addresses of the sites that could be asked now, in no particular order."""
 

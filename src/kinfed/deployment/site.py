@@ -7,7 +7,7 @@ data            file of this one agent: a table, LEAF JSON or ``.npz``; in a sim
 name            the agent's name; by default from the agent column, else the file's name
 partition-id    where the agent stands among all, 0 first; agents of equal places are ordered by name
 test            file with rows to test on; by default the run's ``test-size`` of the rows are set aside
-out             folder the agent's own model is written to
+out             folder the agent's own model is written to, and while a run is on what the agent keeps for itself
 least-rows      with fewer rows to train on the agent answers nothing, 10 unless set; in a simulation 2, since the data are
                 in one place
 ==============  ======================================================================================================
@@ -79,7 +79,8 @@ def _site(node: Mapping[str, Any], options: Settings, make_learner: MakeLearner 
     if not isinstance(least, int) or isinstance(least, bool) or least < 2:
         raise InputError(f"least-rows of a node must be a whole number of at least 2, got {least!r}")
     out = path_or_none(_text(node, "out"))
-    return Site(train, test, place, learner, None if out is None else partial(keep_model, out), least)
+    keep = None if out is None else partial(keep_model, out)
+    return Site(train, test, place, learner, keep, least, None if out is None else out / "state")
 
 
 def read_agent(path: Path, name: str, options: Settings) -> Federation:

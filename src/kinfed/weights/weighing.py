@@ -12,6 +12,7 @@ from kinfed.backends.agents import Agents, Places, Question, SiteView, TrainingS
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.sketches import Sketches, SketchStack
 from kinfed.backends.wire import ArraySpec, Message
+from kinfed.checkpoint import NOWHERE, Store
 from kinfed.errors import InputError
 from kinfed.learners.base import Learner
 from kinfed.progress import Progress
@@ -105,6 +106,7 @@ def weigh_agents(
     targets: Places | None = None,
     progress: Progress | None = None,
     known: Calibration | None = None,
+    store: Store = NOWHERE,
 ) -> Weights:
     """Weights of the targets, all agents by default, by a rule of `RULES`.
 
@@ -120,12 +122,14 @@ def weigh_agents(
     progress : callable, optional
     known : Calibration, optional
         What the federation chose before: nothing is judged again.
+    store : Store
+        For a rule that trains.
     """
     chosen, given = RULES[rule], dict(options or {})
     check_rule_options(rule, given)
     wanted = np.arange(len(agents.spec.names)) if targets is None else np.asarray(targets, dtype=np.int64)
     if chosen.trains:
-        return chosen.weigh(RuleContext(rule, agents, learner, wanted, progress, known), **given)
+        return chosen.weigh(RuleContext(rule, agents, learner, wanted, progress, known, store), **given)
     return agents.ask(OwnWeights(rule, given, wanted, usual_sketches(agents)))
 
 
@@ -146,6 +150,8 @@ class RuleContext:
     progress : callable, optional
     known : Calibration, optional
         What the federation chose before, for an agent that comes later.
+    store : Store
+        Where finished pieces are kept, for a run that is killed and started again.
     """
 
     rule: str
@@ -154,6 +160,7 @@ class RuleContext:
     targets: Places
     progress: Progress | None = None
     known: Calibration | None = None
+    store: Store = NOWHERE
 
     def report(self, what: str, done: int, total: int) -> None:
         """Tell how far the work is."""

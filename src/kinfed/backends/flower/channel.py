@@ -61,6 +61,8 @@ class FlowerChannel:
     grid: Grid
     clock_tolerance: float = 10.0
 
+    slow = True
+
     def reachable(self) -> tuple[str, ...]:
         """Addresses of the nodes that are connected."""
         return tuple(str(node) for node in self.grid.get_node_ids())
@@ -159,6 +161,8 @@ class InProcessFlower:
 
     It enters the Grid when it is made, and leaves it when it is closed.
     """
+
+    slow = False
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self._grid = InProcessGrid(client_app_of(sites), [{} for _ in sites])

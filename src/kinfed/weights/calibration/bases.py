@@ -13,6 +13,7 @@ from kinfed.backends.agents import Agents, Places, Question, SiteView, TrainingS
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.sketches import SketchStack
 from kinfed.backends.wire import ArraySpec, Message
+from kinfed.checkpoint import NOWHERE, Store
 from kinfed.learners.base import Learner
 from kinfed.validation import Array
 from kinfed.weights.calibration.family import CAUTION, BaseRule
@@ -28,7 +29,13 @@ _SCORED_GAP = 1e-4
 
 
 def base_matrices(
-    agents: Agents, learner: Learner, wanted: Iterable[BaseRule], targets: Places, *, budgeted: bool
+    agents: Agents,
+    learner: Learner,
+    wanted: Iterable[BaseRule],
+    targets: Places,
+    *,
+    budgeted: bool,
+    store: Store = NOWHERE,
 ) -> dict[BaseRule, Array]:
     """Weights (T, B) of the targets by every base that is wanted.
 
@@ -38,6 +45,8 @@ def base_matrices(
         What the gradient rule trains.
     budgeted : bool
         That rule compares gradients at one common model: the learner is slow to train.
+    store : Store
+        Its finished rounds are kept there.
     """
     bases = tuple(dict.fromkeys(wanted))
     found = geometric_bases([one for one in bases if one.view is None], {}, targets, agents.spec.sizes)
@@ -45,18 +54,18 @@ def base_matrices(
     if compared:
         rows: dict[BaseRule, Array] = agents.ask(BaseRows(compared, targets, usual_sketches(agents)))
         found |= rows
-    return found | _gradient_bases(agents, learner, [one for one in bases if one.learns], targets, common=budgeted)
+    how: dict[str, Any] = {"relative_gap": _SCORED_GAP, "common": budgeted, "store": store}
+    return found | _gradient_bases(agents, learner, [one for one in bases if one.learns], targets, how)
 
 
 def _gradient_bases(
-    agents: Agents, learner: Learner, bases: Sequence[BaseRule], targets: Places, *, common: bool
+    agents: Agents, learner: Learner, bases: Sequence[BaseRule], targets: Places, how: Mapping[str, Any]
 ) -> dict[BaseRule, Array]:
     """The bases that train models: the usual C_Q goes through all rounds, the others one round on from there."""
     if not bases:
         return {}
     # Clusters ask whom everybody listens to.
     everyone = np.arange(len(agents.spec.names))
-    how: dict[str, Any] = {"relative_gap": _SCORED_GAP, "common": common}
     usual = gradient_rounds(agents, learner, everyone, **how).weights
     matrices = {CAUTION: usual}
     for c_q in sorted({float(base.strength or 0) for base in bases if base.rule == "gradient"} - {CAUTION}):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.backends.agents import Agents, Fold, Places
+from kinfed.checkpoint import NOWHERE, Kept, Store
 from kinfed.embedding import X_ONLY, Embedding
 from kinfed.errors import InputError
 from kinfed.learners.base import Extent, Learner, StepwiseLearner
@@ -25,11 +26,12 @@ from kinfed.weights.calibration.family import (
     NEGATIVE_SCORE,
     Calibration,
     Candidate,
+    Judged,
     budgeted_family,
     family,
     neighbours,
 )
-from kinfed.weights.calibration.scores import Judged, Jury, calibration_name, is_trainable
+from kinfed.weights.calibration.scores import Jury, calibration_name, is_trainable
 from kinfed.weights.calibration.successive_halving import Halving, halve_by_agents, halve_by_steps
 from kinfed.weights.gradient_problem import has_gradients
 from kinfed.weights.result import Weights
@@ -87,8 +89,9 @@ def calibrated(context: RuleContext, folds: int = 5) -> Weights:
     if context.known is not None:
         budgeted = is_budgeted(agents, learner, Views.of(agents.spec.embeddings), folds)
         return context.weights(mixed_weights(agents, learner, context.known.mixture, targets, budgeted=budgeted))
-    found = calibrate(agents, learner, folds=folds, report=partial(context.report, "calibrating"))
-    return context.weights(calibrated_weights(agents, learner, found, targets), calibration=found)
+    judging, report = context.store.part("calibration"), partial(context.report, "calibrating")
+    found = calibrate(agents, learner, folds=folds, report=report, store=judging)
+    return context.weights(calibrated_weights(agents, learner, found, targets, context.store), calibration=found)
 
 
 def calibrate(
@@ -97,6 +100,7 @@ def calibrate(
     *,
     folds: int = 5,
     report: Callable[[int, int], None] = lambda done, total: None,
+    store: Store = NOWHERE,
 ) -> Calibration:
     """Let the agents judge the family, and choose.
 
@@ -108,6 +112,8 @@ def calibrate(
         As in `calibrated`.
     report : callable
         Called as ``report(done, total)``.
+    store : Store
+        Finished folds, and stages of successive halving, are kept there; their losses agents keep themselves.
     """
     views, sizes, seed = Views.of(agents.spec.embeddings), agents.spec.sizes, agents.spec.seed
     budgeted, gradients = is_budgeted(agents, learner, views, folds), has_gradients(learner.task)
@@ -115,14 +121,15 @@ def calibrate(
         judged = Judged((Candidate(LOCAL),), [AgentScores.of_losses(np.zeros((0, 1)))] * len(sizes))
     elif budgeted:
         candidates = budgeted_family(views.main, gradients)
-        halving = Halving(agents, learner, candidates)
+        halving = Halving(agents, learner, candidates, store)
         if isinstance(learner, StepwiseLearner):
             judged = halve_by_steps(halving, learner, candidates, report)
         else:
             judged = halve_by_agents(halving, learner, candidates, seed, report)
     else:
         candidates = family(len(views.names), views.main, gradients)
-        judged = Judged(candidates, cross_validate(agents, learner, candidates, folds=folds, progress=report))
+        scores = cross_validate(agents, learner, candidates, folds=folds, progress=report, store=store)
+        judged = Judged(candidates, scores)
     plans = [one.plan for one in judged.candidates]
     simple = [one.base in (LOCAL, GRAND_MEAN) and not one.own and not one.plan.warm for one in judged.candidates]
     choice = choose(judged.scores, judged.local, neighbours(judged.candidates), simple, plans, seed, shared=not budgeted)
@@ -144,6 +151,7 @@ def cross_validate(
     *,
     folds: int,
     progress: Callable[[int, int], None],
+    store: Store = NOWHERE,
 ) -> list[AgentScores]:
     """Scores of all candidates by every agent; n = 0 for agents of too few points.
 
@@ -158,7 +166,10 @@ def cross_validate(
         view = agents.without(fold)
         judges = jury.judges(view)
         if len(judges) and is_trainable(view):
-            _score(jury, view, learner, candidates, judges)
+            piece = f"fold {fold.repeat} {fold.fold}"
+            if store.load(piece) is None or not jury.recalls(view, candidates, judges):
+                _score(jury, view, learner, candidates, judges)
+                store.save(piece, Kept())
         progress(next(done), len(dealt))
 
     done = count(1)
@@ -180,11 +191,13 @@ def _score(jury: Jury, view: Agents, learner: Learner, candidates: Sequence[Cand
         jury.score(view, learner, models, some, judges)
 
 
-def calibrated_weights(agents: Agents, learner: Learner, calibration: Calibration, targets: NDArray[np.int64]) -> Array:
+def calibrated_weights(
+    agents: Agents, learner: Learner, calibration: Calibration, targets: NDArray[np.int64], store: Store = NOWHERE
+) -> Array:
     """Weights (T, B) of the targets as they were chosen: the federation's mixture, or the agent's own candidate."""
     chosen = [calibration.candidates[place] for place in calibration.choice.personal[targets]]
     own = {row: candidate for row, candidate in enumerate(chosen) if candidate != calibration.candidate}
-    matrices = _matrices(agents, learner, [*calibration.mixture, *own.values()], targets, calibration.budgeted)
+    matrices = _matrices(agents, learner, [*calibration.mixture, *own.values()], targets, calibration.budgeted, store)
     matrix = _average(matrices, calibration.mixture)
     for row, candidate in own.items():
         matrix[row] = matrices[candidate][row]
@@ -215,10 +228,16 @@ def is_quick(learner: Learner, extent: Extent, n_models: int) -> bool:
 
 
 def _matrices(
-    agents: Agents, learner: Learner, candidates: Sequence[Candidate], targets: NDArray[np.int64], budgeted: bool
+    agents: Agents,
+    learner: Learner,
+    candidates: Sequence[Candidate],
+    targets: NDArray[np.int64],
+    budgeted: bool,
+    store: Store = NOWHERE,
 ) -> dict[Candidate, Array]:
     """Weights of the targets by some candidates, from all points."""
-    bases = base_matrices(agents, learner, [candidate.base for candidate in candidates], targets, budgeted=budgeted)
+    wanted = [candidate.base for candidate in candidates]
+    bases = base_matrices(agents, learner, wanted, targets, budgeted=budgeted, store=store)
     return {one: one.matrix(bases[one.base], targets, agents.spec.sizes) for one in dict.fromkeys(candidates)}
 
 

@@ -16,7 +16,7 @@ from kinfed.learners.base import USUAL_PLAN, Plan
 from kinfed.markup import card, listing, table
 from kinfed.plotting.evaluation import CalibrationPlots
 from kinfed.validation import Array
-from kinfed.weights.calibration.choice import Choice
+from kinfed.weights.calibration.choice import AgentScores, Choice
 
 # The strengths of each rule, and the shares of own data mixed in. Tuned once on the generators (docs/calibration.md).
 EARLY_STOPS = (100, 300, 1000)
@@ -163,6 +163,20 @@ def neighbours(candidates: Sequence[Candidate]) -> list[list[int]]:
         if candidate.base == LOCAL or (candidate.base == GRAND_MEAN and not candidate.own):
             common.setdefault(candidate.plan, []).append(place)
     return [sorted({*kin[candidate.plan, candidate.base], *common.get(candidate.plan, [])}) for candidate in candidates]
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Candidates, and what every agent tells of them; NaN for candidates it did not try."""
+
+    candidates: tuple[Candidate, ...]
+    scores: list[AgentScores]
+
+    @property
+    def local(self) -> int:
+        """Learning alone from scratch, as long as it was trained."""
+        alone = [place for place, one in enumerate(self.candidates) if one.base == LOCAL and not one.plan.warm]
+        return max(alone, key=lambda place: self.candidates[place].plan.share)
 
 
 JOIN, STAY, UNKNOWN = "join", "stay local", "too little data to say"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.backends.agents import Agents, Places, Question, SiteView, Task, TrainingSpec
+from kinfed.backends.agents import LASTING, Agents, Places, Question, SiteView, Task, TrainingSpec
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import ArraySpec, Message
 from kinfed.checkpoint import digest
@@ -21,7 +21,7 @@ from kinfed.errors import InputError
 from kinfed.learners.base import Learner, Models, site_learner
 from kinfed.validation import Array, whole_number
 from kinfed.weights.calibration.choice import AgentScores
-from kinfed.weights.calibration.family import LOCAL, Candidate
+from kinfed.weights.calibration.family import Candidate
 from kinfed.weights.gradient_problem import class_residuals
 
 MOST_BRIER = 3.0
@@ -74,6 +74,12 @@ class KeptLosses:
         values[:repeats, :, :count] = self.values
         values[repeat][np.ix_(aside, np.asarray(columns))] = losses
         return KeptLosses(values)
+
+    def covers(self, repeat: int, aside: NDArray[np.bool_], columns: Sequence[int]) -> bool:
+        """Whether all points set aside in a repeat were judged at these columns."""
+        repeats, _, count = self.values.shape
+        known = repeat < repeats and all(column < count for column in columns)
+        return known and not np.isnan(self.values[repeat][np.ix_(aside, np.asarray(columns))]).any()
 
     def scores(self, columns: Sequence[int]) -> AgentScores:
         """What the agent tells of these candidates; losses of a point that several repeats judged are averaged first."""
@@ -139,11 +145,9 @@ class Losses(Question[dict[int, Array]]):
 
     @staticmethod
     def _judge(site: SiteView, calibration: str, models: Models, rows: Sequence[int], columns: Sequence[int]) -> Array:
-        if site.fold is None:
-            raise InputError("candidates are scored on points that were set aside; name the fold")
+        repeat = _repeat(site)
         losses = point_losses(models, rows, site.aside.X, site.aside.y, site.spec.task)
-        kept = kept_losses(site, calibration).keep(site.fold.repeat, site.aside_rows, columns, losses)
-        site.state[calibration] = kept.values
+        site.state[calibration] = kept_losses(site, calibration).keep(repeat, site.aside_rows, columns, losses).values
         return np.asarray(losses.mean(axis=0))
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
@@ -161,6 +165,37 @@ class Losses(Question[dict[int, Array]]):
             for place, t in enumerate(self.judges.tolist())
         }
         return told if self.tell else {}
+
+
+@dataclass(frozen=True, eq=False)
+class Recall(Question[bool]):
+    """Whether judges still have the losses of a fold that was judged before the run was cut off; see `Losses`."""
+
+    calibration: str
+    columns: tuple[int, ...]
+    judges: Places
+
+    name = "recall"
+    phase = "calibration scores"
+
+    def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
+        """To every judge."""
+        asked = Message({"calibration": self.calibration, "columns": list(self.columns)})
+        return dict.fromkeys(self.judges.tolist(), asked)
+
+    @classmethod
+    def answer(cls, site: SiteView, asked: Message) -> Message:
+        """Yes or no."""
+        kept, columns = kept_losses(site, asked.settings["calibration"]), asked.settings["columns"]
+        return Message({"kept": bool(kept.covers(_repeat(site), site.aside_rows, columns))})
+
+    def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
+        """No arrays."""
+        return {}
+
+    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> bool:
+        """Whether nobody has lost them; who does not answer is told apart in the end."""
+        return all(one.settings.get("kept") is True for one in answers.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +265,12 @@ def kept_losses(site: SiteView, calibration: str) -> KeptLosses:
     return KeptLosses.nothing(len(site.aside_rows)) if kept is None else KeptLosses(kept)
 
 
+def _repeat(site: SiteView) -> int:
+    if site.fold is None:
+        raise InputError("candidates are scored on points that were set aside; name the fold")
+    return site.fold.repeat
+
+
 @dataclass(eq=False)
 class Jury:
     """The agents as judges of one calibration, and the columns under which they keep the losses of its candidates.
@@ -261,10 +302,18 @@ class Jury:
         tell: bool = False,
     ) -> dict[int, Array]:
         """Let judges score models, one candidate after another, agent by agent; see `Losses`."""
+        return view.ask(Losses(self.calibration, learner, models, self._entered(candidates, judges), judges, tell))
+
+    def recalls(self, view: Agents, candidates: Sequence[Candidate], judges: Places) -> bool:
+        """Whether judges still know what they scored before the run was cut off."""
+        return view.ask(Recall(self.calibration, self._entered(candidates, judges), judges))
+
+    def _entered(self, candidates: Sequence[Candidate], judges: Places) -> tuple[int, ...]:
+        """The columns of candidates that these judges score."""
         columns = tuple(self._columns.setdefault(candidate, len(self._columns)) for candidate in candidates)
         for k in judges.tolist():
             self._judged.setdefault(k, set()).update(columns)
-        return view.ask(Losses(self.calibration, learner, models, columns, judges, tell))
+        return columns
 
     def tally(self, candidates: Sequence[Candidate]) -> list[AgentScores]:
         """What every agent tells in the end."""
@@ -273,23 +322,9 @@ class Jury:
         return self.agents.ask(Tally(self.calibration, columns, self._judged))
 
 
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """Candidates, and what every agent tells of them; NaN for candidates it did not try."""
-
-    candidates: tuple[Candidate, ...]
-    scores: list[AgentScores]
-
-    @property
-    def local(self) -> int:
-        """Learning alone from scratch, as long as it was trained."""
-        alone = [place for place, one in enumerate(self.candidates) if one.base == LOCAL and not one.plan.warm]
-        return max(alone, key=lambda place: self.candidates[place].plan.share)
-
-
 def calibration_name(learner: Learner, candidates: Sequence[Candidate], folds: int) -> str:
     """What tells calibrations of the same agents apart."""
-    return f"losses of {digest(repr(learner), repr(candidates), repr(folds))[:16]}"
+    return f"{LASTING}losses of {digest(repr(learner), repr(candidates), repr(folds))[:16]}"
 
 
 def is_trainable(view: Agents) -> bool:

@@ -12,9 +12,11 @@ Every agent sets one fifth of its points aside, once. What is spared then depend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from math import gcd
 from typing import Any
 
@@ -22,12 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.backends.agents import Agents, Fold
+from kinfed.checkpoint import NOWHERE, Kept, Store
 from kinfed.learners.base import Learner, Models, Plan, StepwiseLearner, common_model
 from kinfed.splitting import derived_seed
 from kinfed.validation import Array
 from kinfed.weights.calibration.bases import base_matrices
-from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Candidate
-from kinfed.weights.calibration.scores import Judged, Jury, calibration_name, is_trainable
+from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Candidate, Judged
+from kinfed.weights.calibration.scores import Jury, calibration_name, is_trainable
 
 Report = Callable[[int, int], None]
 
@@ -52,25 +55,34 @@ FEWEST_AGENTS = 8
 class Halving:
     """One split of the federation, and the weights of every base on its training part."""
 
-    def __init__(self, agents: Agents, learner: Learner, candidates: Sequence[Candidate]) -> None:
+    def __init__(self, agents: Agents, learner: Learner, candidates: Sequence[Candidate], store: Store = NOWHERE) -> None:
         views = [agents.without(Fold(0, fold, FOLDS)) for fold in range(FOLDS)]
-        self._jury, self._learner = Jury(agents, calibration_name(learner, candidates, FOLDS)), learner
+        self.jury, self._learner = Jury(agents, calibration_name(learner, candidates, FOLDS)), learner
         self.view = next((view for view in views if is_trainable(view)), views[0])
-        self.judges = self._jury.judges(self.view)
+        self.judges = self.jury.judges(self.view)
         wanted = [candidate.base for candidate in candidates]
-        self._bases = base_matrices(self.view, learner, wanted, self.judges, budgeted=True)
+        self._bases = base_matrices(self.view, learner, wanted, self.judges, budgeted=True, store=store)
         self._means: dict[Candidate, dict[int, float]] = {}
+        self.store, self._numbers = store, count(1)
 
     def rows(self, candidates: Sequence[Candidate], agents: NDArray[np.int64]) -> Array:
         """Weights of some judges, one candidate after another."""
         places = np.searchsorted(self.judges, agents)
         return np.vstack([one.matrix(self._bases[one.base][places], agents, self.view.spec.sizes) for one in candidates])
 
-    def score(self, models: Models, candidates: Sequence[Candidate], agents: NDArray[np.int64]) -> None:
-        """Let agents judge; models come one candidate after another, agent by agent."""
-        told = self._jury.score(self.view, self._learner, models, candidates, agents, tell=True)
+    def stage(self, some: Mapping[int, Sequence[Candidate]], agents: NDArray[np.int64]) -> Stage:
+        """The next training, with the candidates of each of its looks."""
+        return Stage(self, self.store.part(f"stage {next(self._numbers)}"), some, agents)
+
+    def score(self, models: Models, candidates: Sequence[Candidate], agents: NDArray[np.int64]) -> dict[int, list[float]]:
+        """Let agents judge, and tell their means; models come one candidate after another, agent by agent."""
+        told = self.jury.score(self.view, self._learner, models, candidates, agents, tell=True)
+        return {t: means.tolist() for t, means in told.items()}
+
+    def hear(self, candidates: Sequence[Candidate], told: Mapping[int, Sequence[float]]) -> None:
+        """Add the means that agents told."""
         for column, candidate in enumerate(candidates):
-            self._means.setdefault(candidate, {}).update({t: float(means[column]) for t, means in told.items()})
+            self._means.setdefault(candidate, {}).update({t: means[column] for t, means in told.items()})
 
     def mean(self, candidate: Candidate) -> float:
         """Mean score of a candidate over the agents who tried it."""
@@ -87,7 +99,46 @@ class Halving:
     def judged(self) -> Judged:
         """Every candidate that was scored so far, with its scores."""
         candidates = tuple(self._means)
-        return Judged(candidates, self._jury.tally(candidates))
+        return Judged(candidates, self.jury.tally(candidates))
+
+
+class Stage:
+    """One training of halving: what agents told at each look is kept, and the learner keeps its own work.
+
+    Parameters
+    ----------
+    halving : Halving
+    store : Store
+    some : mapping from a look to its candidates
+    agents : array of int
+        The judges.
+    """
+
+    def __init__(
+        self, halving: Halving, store: Store, some: Mapping[int, Sequence[Candidate]], agents: NDArray[np.int64]
+    ) -> None:
+        self._halving, self._store, self._some, self._agents = halving, store, some, agents
+        kept = store.load("looks")
+        self.known: dict[int, dict[int, list[float]]] = {}
+        looks = [] if kept is None else kept.settings["looks"]
+        if looks and halving.jury.recalls(halving.view, [one for done, _ in looks for one in some[done]], agents):
+            self.known = {done: {int(t): means for t, means in told.items()} for done, told in looks}
+        self.training = store.below("training")
+
+    def look(self, done: int, models: Models) -> None:
+        """Let the judges score the models of a look."""
+        told = self._halving.score(models, self._some[done], self._agents)
+        self.known[done] = told
+        self._store.save("looks", Kept({"looks": list(self.known.items())}))
+
+    def hear(self, done: int) -> None:
+        """Use what was told at a look."""
+        self._halving.hear(self._some[done], self.known[done])
+
+    def forget_training(self) -> None:
+        """The work of the learner is of no use any more."""
+        if self.training is not None:
+            shutil.rmtree(self.training, ignore_errors=True)
 
 
 class _EnoughSeenError(Exception):
@@ -100,21 +151,28 @@ def halve_by_steps(halving: Halving, learner: StepwiseLearner, candidates: Seque
         candidate for candidate in candidates if candidate.base.rule in ("clusters", "grand-mean") and not candidate.own
     ]
     soft = [candidate for candidate in candidates if candidate not in shared]
-    start = common_model(learner, halving.view)
+    start = common_model(learner, halving.view, checkpoint=halving.store.below("common model"))
     report(1, 7)
 
     def run(some: Sequence[Candidate], share: float, warm: bool) -> list[Candidate]:
         """Train, look on the way, give up when nothing is left to win, and return the candidates at the last look."""
         # Steps as `trained_for` counts them, so that a candidate is trained as long as it was when it was scored.
         looks = {max(1, round(look * learner.length)): look for look in (*LOOKS, share) if look <= share}
+        at = {done: [replace(one, plan=Plan(warm, look)) for one in some] for done, look in sorted(looks.items())}
+        stage = halving.stage(at, halving.judges)
+        if not stage.known:
+            stage.forget_training()  # it would go on after looks that are not known
         levels: list[float] = []
         last: list[Candidate] = []
 
         def look(done: int, models: Any) -> None:
-            if done not in looks:
-                return
-            last[:] = [replace(candidate, plan=Plan(warm, looks[done])) for candidate in some]
-            halving.score(models, last, halving.judges)
+            if done in looks and done not in stage.known:
+                stage.look(done, models)
+                hear(done)
+
+        def hear(done: int) -> None:
+            stage.hear(done)
+            last[:] = at[done]
             levels.append(min(halving.mean(candidate) for candidate in last))
             overdone = looks[done] >= PATIENCE and levels[-1] > WORSE * min(levels)
             if overdone or (looks[done] >= HALFWAY and levels[-1] > HOPELESS * halving.least()):
@@ -122,13 +180,18 @@ def halve_by_steps(halving: Halving, learner: StepwiseLearner, candidates: Seque
 
         trained = learner.trained_for(share, start if warm else None)
         with suppress(_EnoughSeenError):
-            trained.fit(
-                halving.view.labelled("calibration"),
-                halving.rows(some, halving.judges),
-                targets=np.tile(halving.judges, len(some)),
-                monitor=look,
-                monitor_every=gcd(*looks),
-            )
+            for done in list(stage.known):
+                hear(done)
+            if last != at[max(at)]:
+                trained.fit(
+                    halving.view.labelled("calibration"),
+                    halving.rows(some, halving.judges),
+                    targets=np.tile(halving.judges, len(some)),
+                    monitor=look,
+                    monitor_every=gcd(*looks),
+                    checkpoint=stage.training,
+                )
+        stage.forget_training()
         return last
 
     begun = run(soft, SHORT, warm=True)
@@ -164,9 +227,13 @@ def halve_by_agents(
             left -= cost
 
     def run(chosen: Sequence[Candidate], agents: NDArray[np.int64]) -> None:
-        targets = np.tile(agents, len(chosen))
-        models = learner.fit(halving.view.labelled("calibration"), halving.rows(chosen, agents), targets=targets)
-        halving.score(models, chosen, agents)
+        stage = halving.stage({0: chosen}, agents)
+        if not stage.known:
+            targets, training = np.tile(agents, len(chosen)), halving.view.labelled("calibration")
+            rows = halving.rows(chosen, agents)
+            stage.look(0, learner.fit(training, rows, targets=targets, checkpoint=stage.training))
+        stage.hear(0)
+        stage.forget_training()
 
     run(entered, tried)
     report(1, 2)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from kinfed.backends.agents import Agents
+from kinfed.checkpoint import NOWHERE, Kept, Store
 from kinfed.errors import InputError
 from kinfed.learners.base import Learner, common_model
 from kinfed.validation import Array, nonnegative, positive, positive_integer
@@ -64,6 +65,7 @@ def gradient(
         strength=strength,
         n_features=n_features,
         relative_gap=relative_gap,
+        store=context.store,
     )
     return context.weights(found.weights, found.value, found.gap, found.stop)
 
@@ -79,7 +81,7 @@ def gradient_clusters(context: RuleContext, count: int = 2) -> Weights:
         How many clusters.
     """
     spec = context.agents.spec
-    found = gradient_rounds(context.agents, context.learner, np.arange(len(spec.names)))
+    found = gradient_rounds(context.agents, context.learner, np.arange(len(spec.names)), store=context.store)
     labels = listening_clusters(found.weights, count)
     return context.weights(within(labels, context.targets, spec.sizes))
 
@@ -105,6 +107,7 @@ def gradient_rounds(
     relative_gap: float = 1e-6,
     common: bool = False,
     start: Array | None = None,
+    store: Store = NOWHERE,
 ) -> Minimum:
     """The rounds of `gradient` for some targets.
 
@@ -115,6 +118,8 @@ def gradient_rounds(
         costs one model, so it serves learners that are slow to train; own points are a small part of what it has seen.
     start : array of shape (T, B), optional
         Weights to begin with in place of the grand mean.
+    store : Store
+        Every finished round is kept there, under its C_Q.
     """
     if not has_gradients(learner.task):
         raise InputError("the gradient rule needs a learner with a target; choose a rule that compares the agents' points")
@@ -125,13 +130,20 @@ def gradient_rounds(
         return Minimum(np.ones((len(targets), 1)), np.zeros(len(targets)), np.zeros(len(targets)), [OPTIMAL] * len(targets))
     matrix = np.tile(shares, (len(targets), 1)) if start is None else start
     training = agents.labelled("gradient models")
-    for _ in range(1 if common else rounds):
+    piece = f"gradient {caution.c_q:g}"
+    kept = store.load(piece)
+    if kept is not None:
+        found = Minimum(**kept.arrays, stop=kept.settings["stop"])
+        matrix = found.weights
+    for done in range(0 if kept is None else kept.settings["done"], 1 if common else rounds):
         if common:
-            models = common_model(learner, agents)
+            models = common_model(learner, agents, checkpoint=store.below("common model"))
         else:
             models = learner.fit(training, without_own(matrix, targets, shares), targets=targets)
         found = gradient_rows(agents, learner, models, targets, caution, n_features)
         matrix = found.weights
+        arrays = {"weights": matrix, "value": found.value, "gap": found.gap}
+        store.save(piece, Kept({"done": done + 1, "stop": list(found.stop)}, arrays))
     return found
 
 
