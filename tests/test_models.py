@@ -94,6 +94,7 @@ np.savez("found.npz", **found)
 """
 
 
+@pytest.mark.slow
 def test_files_copied_elsewhere_predict_the_same_bit_for_bit(learned, tmp_path):
     _, result, _, table = learned
     rows, model = rows_of(table), result.model("süd")
@@ -124,6 +125,7 @@ def test_no_planted_value_of_a_row_is_in_a_file(learned, tmp_path):
     assert b"patient 7" not in b"".join(parts)  # an identifier is no category
 
 
+@pytest.mark.slow
 def test_a_loaded_result_reports_and_says_what_onboarding_needs(learned, tmp_path):
     _, result, train, table = learned
     result.report(tmp_path / "before")
@@ -159,6 +161,7 @@ def test_copies_of_results_work_and_only_those_of_this_process_have_rows(learned
     np.testing.assert_array_equal(model.predict(rows), result.predict("north", rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["pooled", "sites"])
 def test_every_public_record_can_be_copied(backend):
     generated = kinfed.concept_shift(n_agents=6, n=12, dim=3, spread=0.0, seed=0)

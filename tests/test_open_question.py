@@ -455,3 +455,109 @@ def test_a_result_without_weights_is_told_and_written(tmp_path: Path) -> None:
     ]
     with pytest.raises(kinfed.InputError, match="method 'ditto' has no weights"):
         _ = found.weights
+
+
+# ---------------------------------------------------------------- what a question may rely on
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rule_goes_by_the_name_it_is_registered_under(backend: str) -> None:
+    kinfed.RULES["soft"] = kinfed.Rule(lambda geometry, count=2: nearest(geometry, count), frozenset(), "by another name")
+    try:
+        train, _ = generated()
+        found = kinfed.personalize(train, rule="soft", backend=backend, baselines=False)
+        assert found.weights.rule == "soft"
+        joined = found.onboard(train[0].X + 0.1, train[0].y)
+        np.testing.assert_allclose(np.sort(joined.weights.matrix[0])[-2:], 0.5)
+    finally:
+        del kinfed.RULES["soft"]
+
+
+@dataclass(frozen=True, eq=False)
+class Count(Question[dict[int, int]]):
+    """How often an agent was asked; an agent may be slow to come."""
+
+    quorum: float | None = None
+
+    name = "count"
+
+    @classmethod
+    def answer(cls, site: SiteView, asked: Message) -> Message:
+        if site.place == 0 and "refuse" in site.state:
+            raise kinfed.InputError("not now")
+        site.state["count"] = site.state.get("count", np.zeros(1)) + 1
+        return Message(arrays={"count": site.state["count"]})
+
+    def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
+        return {"count": ArraySpec((1,))}
+
+    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> dict[int, int]:
+        return {place: int(one.arrays["count"][0]) for place, one in answers.items()}
+
+
+class SlowChannel(InProcess):
+    """Where questions of several jobs travel together."""
+
+    slow = True
+
+
+@pytest.fixture
+def counting() -> Iterator[None]:
+    QUESTIONS["count"] = Count
+    yield
+    del QUESTIONS["count"]
+
+
+@pytest.mark.usefixtures("counting")
+def test_jobs_that_travel_together_are_answered_one_by_one() -> None:
+    train, _ = generated()
+    learner, settings = kinfed.make_learner("ridge"), Settings(rule="local")
+
+    def asked(agents: Agents) -> list[dict[int, int]]:
+        found: list[dict[int, int]] = []
+        for call in agents.side_by_side([lambda: found.append(agents.ask(Count())) for _ in range(3)]):
+            call()
+        return found
+
+    here = asked(PooledAgents.prepared(train, None, learner, comparing(settings)))
+    for channel in (InProcess(sites_of(train, None, learner)), SlowChannel(sites_of(train, None, learner))):
+        with connected(channel, learner, comparing(settings), Store(None, {}), agents=len(train)) as agents:
+            assert asked(agents) == here
+
+
+@pytest.mark.usefixtures("counting")
+def test_agents_go_on_after_somebody_has_joined_them() -> None:
+    train, _ = generated(n_agents=7)
+    learner, settings = kinfed.make_learner("ridge"), Settings(rule="local")
+    sites = sites_of(train, None, learner)
+    channel = Unruly(sites, {})
+    late = channel._sites.pop("6")
+    with connected(channel, learner, comparing(settings), Store(None, {}), agents=6) as agents:
+        assert agents.ask(Count()) == dict.fromkeys(range(6), 1)
+        channel._sites["6"] = late
+        (newcomer,) = agents.newcomers().values()
+        joined = agents.joined(newcomer)
+        assert joined.ask(Count()) == {**dict.fromkeys(range(6), 2), 6: 1}
+        assert agents.ask(Count()) == dict.fromkeys(range(6), 3)
+
+
+def test_what_is_kept_by_its_name_sends_nothing() -> None:
+    class Powers(OutcomeMeans):
+        def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
+            return dict.fromkeys(range(len(spec.names)), Message({"degree": 2}))
+
+    train, _ = generated()
+    learner, settings = kinfed.make_learner("ridge"), Settings(rule="local")
+    channel = InProcess(sites_of(train, None, learner))
+    with (
+        connected(channel, learner, comparing(settings), Store(None, {}), agents=len(train)) as agents,
+        pytest.raises(AssertionError, match="about rows alone"),
+    ):
+        agents.ask(Powers())
+
+
+def test_a_method_that_takes_nobody_in_later_says_so() -> None:
+    train, _ = generated()
+    found = kinfed.personalize(train, method="ditto")
+    with pytest.raises(kinfed.InputError, match="method 'ditto' takes nobody in later"):
+        found.onboard(train[0].X, train[0].y)

@@ -371,7 +371,7 @@ def test_a_late_joiner_gets_weights_and_a_model_and_nobody_else_changes(rule: st
     pooled = kinfed.personalize(train.select(range(5)), "ridge", rule, test.select(range(5)), seed=0)
     onboarded = pooled.onboard(train[5].X, train[5].y, name=train.names[5])
     np.testing.assert_allclose(joined.weights.matrix, onboarded.weights.matrix, atol=1e-9)
-    same_models(joined.models, onboarded.models, learner, 1e-9)
+    same_models(joined.model.models, onboarded.model.models, learner, 1e-9)
     assert np.isfinite(joined.scores["mean squared error"])
     sent = after.exchange.traffic.query("agent == @train.names[5] and direction == 'to the server' and phase == 'sketches'")
     assert sent["messages"].sum() == 1

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ class MethodContext:
     rule : str
         How agents are weighed, for methods that weigh.
     options : mapping
-        Of the rule; group labels are in the agents' order.
+        Of the rule, with group labels in the agents' order; or of a method with options of its own, which checks them.
     progress : callable, optional
     checkpoint : path, optional
         A folder of its own: what takes long is kept there.
@@ -52,7 +52,15 @@ class MethodContext:
 
 
 class Method(ABC):
-    """A whole way to personal models: one model per agent, in their order."""
+    """A whole way to personal models: one model per agent, in their order.
+
+    Attributes
+    ----------
+    onboards : bool
+        Whether an agent that comes later can be given weights by the rule and a model on the weighted risk.
+    """
+
+    onboards: ClassVar[bool] = False
 
     def weigh(self, context: MethodContext) -> Weights | None:
         """Who listens to whom; None for a method without weights."""
@@ -89,6 +97,8 @@ class Method(ABC):
 
 class Weighted(Method):
     """The paper's way: a rule's weights, then the weighted risk."""
+
+    onboards = True
 
     def weigh(self, context: MethodContext) -> Weights:
         """By the rule that was asked for."""

@@ -94,5 +94,5 @@ def welcome(
             joined[name] = onboard(agents, newcomer, learner, weights, options, stamp)
         except Exception as error:  # the federation's own work is done, and must not be lost to a newcomer
             if agents.audit is not None:
-                agents.audit.missed(Absence(name, "joining", f"{type(error).__name__}: {error}"))
+                agents.audit.missed(Absence(name, "onboarding", f"{type(error).__name__}: {error}"))
     return joined

@@ -303,6 +303,8 @@ class Personalization(Weighting):
         """
         if name in self.known.names:
             raise InputError(f"there is already an agent {name!r}; give the newcomer another name")
+        if not METHODS[self.settings.method].onboards:
+            raise InputError(f"method {self.settings.method!r} takes nobody in later; train again with the newcomer")
         newcomer, options = self.preparation.rows(name, X, y), dict(self.rule_options)
         if "groups" in RULES[self.weights.rule].needs:
             if groups is None:

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from kinfed.analysis import Scores
 from kinfed.backends.agents import Agents, ChooseEmbeddings
+from kinfed.backends.audit import Absence
 from kinfed.backends.flower import QUIET
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.server import connected
@@ -182,12 +183,12 @@ def run(
     weights = _weigh(context, settings, store)
     models = _train(context, settings, store, weights)
     scored = _score(context, settings, store, models, weights, stamp.run)
-    late = {} if weights is None else agents.newcomers()
-    joined = (
-        welcome(late, agents, learner, partial(ordered_options, settings), weights, stamp)
-        if weights is not None and late
-        else {}
-    )
+    late, joined = agents.newcomers(), {}
+    if late and weights is not None and METHODS[settings.method].onboards:
+        joined = welcome(late, agents, learner, partial(ordered_options, settings), weights, stamp)
+    elif agents.audit is not None:
+        for one in late:
+            agents.audit.missed(Absence(one, "onboarding", f"method {settings.method} takes nobody in later"))
     return Personalization(
         weighed=weights,
         learner=learner,

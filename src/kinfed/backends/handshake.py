@@ -171,7 +171,8 @@ def introductions(transport: Transport, learner: Any) -> dict[str, Introduction]
     found: dict[str, Introduction] = {}
     for address, reply in sorted(transport.introduce(transport.strangers(), "introduction").items()):
         one = Introduction.read(reply.settings, learner)
-        if isinstance(one, Introduction) and one.name in transport.addresses:
+        there = transport.channel.reachable()
+        if isinstance(one, Introduction) and transport.addresses.get(one.name) in there:
             one = f"an agent of the name {one.name!r} is there already"
         if isinstance(one, str):
             transport.refused.add(address)

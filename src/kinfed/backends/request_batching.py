@@ -23,7 +23,7 @@ class _Job:
     work: Callable[[], None]
     turn: threading.Event = field(default_factory=threading.Event)
     paused: threading.Event = field(default_factory=threading.Event)
-    asked: tuple[str, Mapping[str, Request], Check] | None = None
+    asked: tuple[str, Mapping[str, Request], Check, float | None] | None = None
     found: dict[str, Message] = field(default_factory=dict)
     error: BaseException | None = None
     over: bool = False
@@ -46,11 +46,11 @@ class RequestBatching:
     def ask(
         self, phase: str, requests: Mapping[str, Request], check: Check, quorum: float | None = None
     ) -> dict[str, Message]:
-        """Ask as `Transport.ask` does, together with the other jobs; the quorum is that of the federation."""
+        """Ask as `Transport.ask` does, together with the other jobs; the largest quorum that is wanted holds for all."""
         job = self._running
         if job is None or self._closed is not None:
             raise self._closed or AssertionError("only jobs ask")
-        job.asked, job.found = (phase, requests, check), {}
+        job.asked, job.found = (phase, requests, check, quorum), {}
         job.turn.clear()
         job.paused.set()
         job.turn.wait()
@@ -100,8 +100,8 @@ class RequestBatching:
     def _exchange(self, waiting: Sequence[_Job]) -> None:
         """One exchange for all jobs; what several ask of a site in the same words is asked once."""
         asked = [job.asked for job in waiting if job.asked is not None]
-        names = list(dict.fromkeys(name for _, requests, _ in asked for name in requests))
-        parts = {name: _Parts([requests.get(name) for _, requests, _ in asked]) for name in names}
+        names = list(dict.fromkeys(name for _, requests, _, _ in asked for name in requests))
+        parts = {name: _Parts([requests.get(name) for _, requests, _, _ in asked]) for name in names}
         joined: dict[tuple[int, ...], Request] = {}
         separated: dict[str, list[Message]] = {}
 
@@ -109,13 +109,15 @@ class RequestBatching:
             separated[name] = parts[name].separated(reply)
             wrong = (
                 one_check(name, separated[name][place])
-                for place, (_, _, one_check) in zip(parts[name].places, asked, strict=True)
+                for place, (_, _, one_check, _) in zip(parts[name].places, asked, strict=True)
                 if place is not None
             )
             return next((fault for fault in wrong if fault is not None), None)
 
-        phase = ", ".join(dict.fromkeys(phase for phase, _, _ in asked))
-        found = self._transport.ask(phase, {name: parts[name].joined(joined) for name in names}, check)
+        phase = ", ".join(dict.fromkeys(phase for phase, *_ in asked))
+        usual = self._transport.timeouts.quorum
+        quorum = max(usual if one is None else one for *_, one in asked)
+        found = self._transport.ask(phase, {name: parts[name].joined(joined) for name in names}, check, quorum)
         for name in found:
             for job, place in zip(waiting, parts[name].places, strict=True):
                 if place is not None:
@@ -134,7 +136,7 @@ class _Parts:
                 self.places.append(None)
                 continue
             key = one.task, encode_settings(one.settings), id(one.arrays) if one.arrays else 0
-            if key not in known:
+            if key not in known or not one.repeatable:  # a site may answer otherwise when it is asked a second time
                 known[key] = len(self.different)
                 self.different.append(one)
             self.places.append(known[key])

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from kinfed.backends.agents import ChooseEmbeddings, Fold, Question, TrainingSpec
+from kinfed.backends.agents import QUESTIONS, ChooseEmbeddings, Fold, Question, TrainingSpec
 from kinfed.backends.audit import Absence, Audit
 from kinfed.backends.handshake import Introduction, agree_on_spec, introductions
 from kinfed.backends.request_batching import RequestBatching
@@ -53,16 +53,20 @@ class ServerSession:
     data: str = ""
 
     def __post_init__(self) -> None:
-        text = self.spec.to_text()
-        self.digest = digest_of(text)
-        self.transport.spec = self.digest, text
-        self.transport.roster = self.spec.names
+        self.text = self.spec.to_text()
+        self.digest = digest_of(self.text)
         self.places = {name: k for k, name in enumerate(self.spec.names)}
         self.asking: Transport | RequestBatching = self.transport
 
+    def take_turn(self) -> None:
+        """Exchanges are under this spec from now on: several sessions share a transport when somebody joins."""
+        self.transport.spec = self.digest, self.text
+        self.transport.roster = self.spec.names
+
     def agree(self) -> None:
         """Tell every agent the spec; an answer that does not carry its digest is refused."""
-        request = Request("agree", {"text": self.spec.to_text()})
+        self.take_turn()
+        request = Request("agree", {"text": self.text})
         self.transport.ask("agreement", dict.fromkeys(self.spec.names, request), signed_under(self.digest))
 
 
@@ -133,6 +137,10 @@ class RemoteAgents:
     def ask(self, question: Question[Found]) -> Found:
         """Ask by messages; answers that depend on the rows alone are asked for once."""
         asked = question.messages(self.spec)
+        if question.about_data and any(one.settings or one.arrays for one in asked.values()):
+            raise AssertionError(
+                f"{question.name} is about rows alone, but what it asks has content: it cannot be kept by name"
+            )
         known = self._answered(question.name) if question.about_data else {}
         missing = {k: message for k, message in asked.items() if k not in known}
         if missing and not (question.asked_once and question.name in self._known.asked):
@@ -156,13 +164,15 @@ class RemoteAgents:
             common["classes"] = np.flatnonzero(np.isin(everything, spec.classes)).tolist()  # type: ignore[arg-type]
         names = session.spec.names
         requests = {
-            names[k]: Request(question.name, {**common, "asked": one.settings}, one.arrays) for k, one in asked.items()
+            names[k]: Request(question.name, {**common, "asked": one.settings}, one.arrays, question.about_data)
+            for k, one in asked.items()
         }
 
         phase = question.phase or self.phase or question.name
         if not question.phase and self.phase:
             phase = f"{self.phase} {next(self._numbers)}"
         check = AnswerCheck(question, spec, session.digest, asked)
+        session.take_turn()
         found = session.asking.ask(phase, requests, check, question.quorum)
         return {session.places[name]: Message(one.settings["answer"], one.arrays) for name, one in found.items()}
 
@@ -199,7 +209,8 @@ class RemoteAgents:
         session, spec = self.session, self.session.spec
         wider = replace(spec, names=(*spec.names, newcomer.name), sizes=np.append(spec.sizes, newcomer.rows))
         joined = RemoteAgents(ServerSession(session.transport, wider, session.learner, NOWHERE, {}, session.data))
-        joined._known.answers.update({name: dict(known) for name, known in self._known.answers.items()})
+        for name in QUESTIONS:  # also what only the checkpoint knows
+            joined._known.answers[name] = dict(self._answered(name))
         return joined
 
     def _answered(self, question: str) -> dict[int, Message]:

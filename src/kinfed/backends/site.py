@@ -205,19 +205,19 @@ def _answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]
         test_rows = 0 if site.test is None else len(site.test[0])
         return HANDSHAKE[request.task](OwnTable(site.train, test_rows, site.place, site.learner), request), notes
     if request.task == "agree":
-        return _agree(site, request)
+        return _agree(site, request, notes)
     if request.task == ENVELOPE:
         return _together(site, request, notes)
     return _answer_question(site, request, notes)
 
 
-def _agree(site: Site, request: Request) -> tuple[Message, Notes]:
-    """Take the spec, if the rows here fit it."""
+def _agree(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
+    """Take the spec, if the rows here fit it; what was kept in this run stays, as when somebody joins it."""
     text = str(request.settings["text"])
     site.session(text)
-    agreement, kept = digest_of(text), {_SPEC: np.frombuffer(text.encode(), dtype=np.uint8)}
+    agreement, kept = digest_of(text), {name: array for name, array in notes.items() if name.startswith(_STATE)}
     kept |= {_STATE + name: array for name, array in site.remembered(agreement).items()}
-    return Message({"agreement": agreement}), kept
+    return Message({"agreement": agreement}), {**kept, _SPEC: np.frombuffer(text.encode(), dtype=np.uint8)}
 
 
 def _together(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:

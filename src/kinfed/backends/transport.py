@@ -32,7 +32,7 @@ class TimeoutPolicy:
     seconds : float
         Time every phase or round may take; whoever has not answered by then is left out of it.
     quorum : float
-        Share of the agents asked that must answer, else the run fails.
+        Share of all agents that must still be there after an exchange, else the run fails.
     """
 
     seconds: float = 600.0

@@ -87,11 +87,14 @@ class Request:
     settings : mapping
         Values that fit into JSON.
     arrays : mapping from name to array
+    repeatable : bool
+        Whether one answer serves whoever asks the same: what depends on rows alone. It is not sent.
     """
 
     task: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
+    repeatable: bool = False
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,7 @@ class GradientRows(Question[Minimum]):
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> Minimum:
         """One row below the other."""
-        present, spec = self._told.present, spec
+        present = self._told.present
         sizes = np.where(np.isin(np.arange(len(spec.names)), present), spec.sizes, 0)
         matrix = np.tile(sizes / sizes.sum(), (len(self.targets), 1))
         numbers = np.full((len(self.targets), 2), np.nan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,7 @@ RULES: Registry[Rule] = Registry("rule")
 
 def geometric_rules() -> tuple[str, ...]:
     """Names of the rules that need no more than a geometry, and groups: those that train nothing."""
-    return tuple(name for name, rule in RULES.items() if not rule.trains)
+    return tuple(name for name in RULES.all_names() if not RULES[name].trains)
 
 
 def weigh(geometry: Geometry, rule: str = "q-aggregation", **options: Any) -> Weights:
@@ -86,7 +86,8 @@ def weigh(geometry: Geometry, rule: str = "q-aggregation", **options: Any) -> We
     if chosen.trains:
         raise InputError(f"rule {rule!r} trains models, and a geometry has no rows to train on; use collaboration_weights")
     check_rule_options(rule, options)
-    return chosen.weigh(geometry, **options)
+    # A rule goes by the name it is registered under, whatever its function calls itself.
+    return replace(chosen.weigh(geometry, **options), rule=rule)
 
 
 def check_rule_options(rule: str, options: dict[str, Any]) -> None:

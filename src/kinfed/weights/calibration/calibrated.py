@@ -87,8 +87,8 @@ def calibrated(context: RuleContext, folds: int = 5) -> Weights:
     """
     agents, learner, targets = context.agents, context.learner, context.targets
     if context.known is not None:
-        budgeted = is_budgeted(agents, learner, Views.of(agents.spec.embeddings), folds)
-        return context.weights(mixed_weights(agents, learner, context.known.mixture, targets, budgeted=budgeted))
+        known = context.known
+        return context.weights(mixed_weights(agents, learner, known.mixture, targets, budgeted=known.budgeted))
     judging, report = context.store.part("calibration"), partial(context.report, "calibrating")
     found = calibrate(agents, learner, folds=folds, report=report, store=judging)
     return context.weights(calibrated_weights(agents, learner, found, targets, context.store), calibration=found)

@@ -190,7 +190,7 @@ class Recall(Question[bool]):
         return Message({"kept": bool(kept.covers(_repeat(site), site.aside_rows, columns))})
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
-        """No arrays."""
+        """Nothing but the settings."""
         return {}
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> bool:
