@@ -95,15 +95,15 @@ def methods_of(found: Personalization) -> dict[str, Any]:
 
 def parts_of(request: Request) -> list[Request]:
     """The requests in an envelope; any other request alone."""
-    if request.task != ENVELOPE:
+    if request.question != ENVELOPE:
         return [request]
     parts = enumerate(request.settings["parts"])
-    return [Request(part["task"], part["settings"], arrays_of(request.arrays, number)) for number, part in parts]
+    return [Request(part["question"], part["settings"], arrays_of(request.arrays, number)) for number, part in parts]
 
 
 def answers_in(request: Request, answer: Message) -> list[Message]:
     """The answers to the requests in an envelope; any other answer alone."""
-    if request.task != ENVELOPE:
+    if request.question != ENVELOPE:
         return [answer]
     return [Message(told, arrays_of(answer.arrays, number)) for number, told in enumerate(answer.settings["parts"])]
 
@@ -130,7 +130,7 @@ class Unruly(Slow):
         there = {address: one for address, one in requests.items() if address not in self.gone}
         answers = super().ask(there, seconds)
         for address, request in requests.items():
-            self.asked += [(address, part.task) for part in parts_of(request)]
+            self.asked += [(address, part.question) for part in parts_of(request)]
             if address in self.gone:
                 answers[address] = Failure("no answer in time")
             elif address in self.behaviours:
@@ -139,7 +139,7 @@ class Unruly(Slow):
 
     @staticmethod
     def _behaved(behave: Behaviour, request: Request, answer: Answer) -> Answer:
-        if request.task != ENVELOPE or isinstance(answer, Failure):
+        if request.question != ENVELOPE or isinstance(answer, Failure):
             return behave(request, answer)
         told = [behave(*both) for both in zip(parts_of(request), answers_in(request, answer), strict=True)]
         failed = [one for one in told if isinstance(one, Failure)]
@@ -150,12 +150,12 @@ class Unruly(Slow):
 
 
 def silent_in(task: str) -> Behaviour:
-    return lambda request, answer: Failure("no answer in time") if request.task == task else answer
+    return lambda request, answer: Failure("no answer in time") if request.question == task else answer
 
 
 def corrupted(task: str, **changes: Callable[[np.ndarray], np.ndarray]) -> Behaviour:
     def behave(request: Request, answer: Answer) -> Answer:
-        if request.task != task or isinstance(answer, Failure):
+        if request.question != task or isinstance(answer, Failure):
             return answer
         arrays = {name: changes[name](array) if name in changes else array for name, array in answer.arrays.items()}
         return Message(answer.settings, arrays)

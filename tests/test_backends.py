@@ -129,7 +129,7 @@ def test_no_row_of_data_and_no_feature_of_a_point_leaves_a_site(rule: str) -> No
     prepared = spec_of(found).preparation.transform(train)
     for address, request, reply in channel.crossed:
         assert isinstance(reply, Message), reply
-        task = request.task
+        task = request.question
         agent, raw = prepared[int(address)], train[int(address)]
         secrets = [*raw.X.ravel(), *agent.X.ravel(), *raw.y]
         secrets += [value for one in embeddings for value in one(agent).ravel()]
@@ -150,9 +150,9 @@ def test_an_agent_is_sent_only_models_whose_targets_listen_to_it() -> None:
     found = run(channel, learner, "similarity-test", baselines=False)
     listened = (found.weights.matrix > 0).sum(axis=0)
     for address, request, _ in channel.crossed:
-        if request.task == "local-training":
+        if request.question == "local-training":
             assert len(request.arrays["theta"]) <= listened[int(address)]
-    rounds = [address for address, request, _ in channel.crossed if request.task == "local-training"]
+    rounds = [address for address, request, _ in channel.crossed if request.question == "local-training"]
     assert len(rounds) == 2 * (listened > 0).sum()  # one message per agent and round
 
 

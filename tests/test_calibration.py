@@ -336,10 +336,10 @@ def test_what_cannot_be_told_apart_shares():
     assert shares[3] == shares[4] == 0
     sure = bootstrap_shares(scores_of([1.0, 2.0], 0.1), np.ones(30), np.zeros(2), np.array([True, True]), seed=0)
     np.testing.assert_array_equal(sure, [1.0, 0.0])
-    handicapped = bootstrap_shares(
+    with_margin = bootstrap_shares(
         scores_of([1.0, 1.01], 0.01), np.ones(30), np.array([0.03, 0.0]), np.array([True, True]), seed=0
     )
-    np.testing.assert_array_equal(handicapped, [0.0, 1.0])
+    np.testing.assert_array_equal(with_margin, [0.0, 1.0])
     alone = choose(scores_of([1.0, 0.99], 0.5), 0, [[0, 1]] * 2, [True, False], shared=False)
     assert alone.shares.max() == 1.0
     plans = ["a", "b", "b"]
@@ -655,7 +655,7 @@ def test_one_judge_is_not_certain():
     assert choose(told(losses), 0, [[0, 1]] * 2, [True, False]).error.max() > 0.05
 
 
-def test_the_thrifty_family_starts_with_what_costs_least():
+def test_the_budgeted_family_starts_with_what_costs_least():
     candidates = budgeted_family([0, 1], gradients=True)
     assert candidates[:2] == (Candidate(LOCAL), Candidate(GRAND_MEAN))
     assert len(set(candidates)) == len(candidates)

@@ -27,9 +27,9 @@ def answer(site, request, notes):
     if site.name != "south":
         return reply, kept
     arrays, settings, together = dict(reply.arrays), dict(reply.settings), "parts" in request.settings
-    parts = request.settings["parts"] if together else [{"task": request.task, "settings": request.settings}]
+    parts = request.settings["parts"] if together else [{"question": request.question, "settings": request.settings}]
     for number, part in enumerate(parts):
-        if part["task"] != "local-training":
+        if part["question"] != "local-training":
             continue
         name = f"{number}/change" if together else "change"
         change, epoch = arrays[name], part["settings"]["asked"]["epoch"]

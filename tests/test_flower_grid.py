@@ -23,7 +23,7 @@ def channel_to(answer, nodes=3, make_site=lambda context: context.node_config["p
 
 
 def echo(site, request, notes):
-    return Answer({"site": site, "task": request.task, **request.settings}, request.arrays), notes
+    return Answer({"site": site, "task": request.question, **request.settings}, request.arrays), notes
 
 
 def test_every_node_answers_its_own_request():

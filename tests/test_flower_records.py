@@ -50,7 +50,7 @@ def over_the_wire(records):
 def test_requests_arrive_as_they_were_sent(content, sent):
     records, _ = over_the_wire(encode_request(Request("train", content, sent)))
     received = decode_request(records)
-    assert received.task == "train"
+    assert received.question == "train"
     assert received.settings == content
     assert list(received.arrays) == list(sent)
     for name, array in sent.items():
@@ -154,7 +154,7 @@ def test_malformed_messages_are_value_errors(records, match):
 
 
 def test_a_task_must_be_text():
-    records = RecordDict({TEXT: ConfigRecord({"content": '{"settings": {}, "task": 1}'})})
+    records = RecordDict({TEXT: ConfigRecord({"content": '{"settings": {}, "question": 1}'})})
     with pytest.raises(ValueError, match="must be text"):
         decode_request(records)
 

@@ -299,7 +299,7 @@ def test_writing_into_the_state_fails_alike_everywhere(backend: str, monkeypatch
         return found
 
     monkeypatch.setattr(DittoRound, "answer", classmethod(careless))
-    with pytest.raises((QuorumError, ValueError), match=r"read-only|the task ditto-round failed \(ValueError\)"):
+    with pytest.raises((QuorumError, ValueError), match=r"read-only|the question ditto-round failed \(ValueError\)"):
         kinfed.personalize(generated()[0], method="ditto", backend=backend)
 
 
@@ -310,11 +310,11 @@ def test_writing_into_the_state_fails_alike_everywhere(backend: str, monkeypatch
 def test_a_site_refuses_a_question_it_does_not_know(backend: str) -> None:
     train, _ = generated()
     del QUESTIONS["ditto-round"]
-    with pytest.raises(QuorumError, match="there is no task ditto-round; use the same kinfed, and the same extensions"):
+    with pytest.raises(QuorumError, match="there is no question ditto-round; use the same kinfed, and the same extensions"):
         kinfed.personalize(train, method="ditto", backend=backend)
     answer = InProcess(sites_of(train, None, kinfed.make_learner("ridge"))).ask({"0": Request("ditto-round")}, 1.0)["0"]
     assert isinstance(answer, Failure)
-    assert answer.reason.startswith("there is no task ditto-round")
+    assert answer.reason.startswith("there is no question ditto-round")
 
 
 def test_a_name_that_nobody_brings_is_not_known() -> None:

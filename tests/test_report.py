@@ -22,7 +22,7 @@ from kinfed.report.headline import answer
 from kinfed.report.page import embedded_data, page
 from kinfed.report.run import drawn_candidates
 from kinfed.report.text import Change, Measure, counted, listed, nbytes, percent, sentence, signed_percent, weight
-from report_stories import (
+from report_samples import (
     HOSTILE,
     calibrated_story,
     diagnosis_of,

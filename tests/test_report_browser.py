@@ -10,7 +10,7 @@ import pytest
 
 from browser import started
 from kinfed.report import write_report
-from report_stories import HOSTILE, calibrated_story, diagnosis_of, drawn_scores, story_of, weights_of
+from report_samples import HOSTILE, calibrated_story, diagnosis_of, drawn_scores, story_of, weights_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 

@@ -234,7 +234,7 @@ class Watched(Slow):
         self.judged, self._dies = 0, dies
 
     def ask(self, requests: Any, seconds: float) -> Any:
-        tasks = [part.task for request in requests.values() for part in parts_of(request)]
+        tasks = [part.question for request in requests.values() for part in parts_of(request)]
         self.judged += tasks.count("losses")
         if self._dies and "tally" in tasks:
             raise KilledError

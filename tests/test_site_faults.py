@@ -49,7 +49,7 @@ def poisoned(array: np.ndarray) -> np.ndarray:
 
 
 def another_recipe(request: Request, answer: Answer) -> Answer:
-    if request.task != "sketches" or isinstance(answer, Failure):
+    if request.question != "sketches" or isinstance(answer, Failure):
         return answer
     return Message({**answer.settings, "agreement": "0" * 32}, answer.arrays)
 
@@ -64,7 +64,7 @@ def another_recipe(request: Request, answer: Answer) -> Answer:
         (corrupted("sketches", **{"trace 0": lambda trace: np.array(-1.0)}), "trace"),
         (another_recipe, "recipe"),
         (silent_in("sketches"), "in time"),
-        (lambda request, answer: Message({}, {}) if request.task == "sketches" else answer, "recipe"),
+        (lambda request, answer: Message({}, {}) if request.question == "sketches" else answer, "recipe"),
     ],
     ids=["nan", "shape", "norm", "type", "trace", "recipe", "silent", "empty"],
 )
@@ -94,8 +94,8 @@ def test_an_agent_that_missed_the_sketches_has_no_part_in_them_when_it_is_back()
     times: list[str] = []
 
     def late(request: Request, answer: Answer) -> Answer:
-        times.extend([request.task] if request.task == "sketches" else [])
-        return Failure("no answer in time") if request.task == "sketches" and len(times) == 1 else answer
+        times.extend([request.question] if request.question == "sketches" else [])
+        return Failure("no answer in time") if request.question == "sketches" and len(times) == 1 else answer
 
     found = run(Unruly(sites_of(train, test, kinfed.make_learner("ridge")), {"2": late}), rule="gradient")
     assert times == ["sketches"]
@@ -177,7 +177,7 @@ def test_an_agent_that_fails_in_calibration_is_left_out_of_that_step(failing: st
     class Failing(InProcess):
         def ask(self, requests: Mapping[str, Request], seconds: float) -> dict[str, Answer]:
             answers = super().ask(requests, seconds)
-            if "1" in requests and failing in [part.task for part in parts_of(requests["1"])]:
+            if "1" in requests and failing in [part.question for part in parts_of(requests["1"])]:
                 answers["1"] = Failure("it is asleep")
             return answers
 
@@ -207,7 +207,7 @@ def test_settings_that_cannot_be_are_refused_and_never_reach_the_server(task: st
     sites = sites_of(train, test, kinfed.make_learner("ridge"))
 
     def behave(request: Request, answer: Answer) -> Answer:
-        if request.task != task or isinstance(answer, Failure):
+        if request.question != task or isinstance(answer, Failure):
             return answer
         told = dict(answer.settings)
         if "answer" in told:  # of a question: beside it stands the digest of the agreement
@@ -228,9 +228,9 @@ def test_a_newcomer_that_fails_costs_nobody_else_the_run() -> None:
     sites = sites_of(train, test, kinfed.make_learner("ridge"))
 
     def behave(request: Request, answer: Answer) -> Answer:
-        if request.task == "columns":
+        if request.question == "columns":
             return Failure("it comes later")
-        return Message({}, {}) if request.task == "own-weights" else answer
+        return Message({}, {}) if request.question == "own-weights" else answer
 
     found = run(Unruly(sites, {"5": behave}))
     assert len(spec_of(found).names) == B - 1
@@ -277,7 +277,7 @@ class Returning(Unruly):
         self._late = "returned"
 
     def ask(self, requests: Mapping[str, Request], seconds: float) -> dict[str, Answer]:
-        if any(part.task == "local-training" for request in requests.values() for part in parts_of(request)):
+        if any(part.question == "local-training" for request in requests.values() for part in parts_of(request)):
             self._round += 1
             if self._round == self._dies:
                 self.gone.add("1")

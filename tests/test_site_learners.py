@@ -639,7 +639,7 @@ def test_an_agent_whose_data_do_not_fit_says_so(learner, agent, said):
 
 def test_questions_nobody_understands():
     assert all(question_named(one.name) is one for one in (Moments, ClassCounts, ClassMoments, Derivatives))
-    with pytest.raises(InputError, match="there is no task dance; use the same kinfed"):
+    with pytest.raises(InputError, match="there is no question dance; use the same kinfed"):
         question_named("dance")
     arrays = {"theta": np.zeros((1, 1, 5)), "present": np.ones((1, 3), dtype=bool)}
     site = pooled(labelled_federation(3), Logistic()).site(0)

@@ -35,8 +35,8 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 PAGE = Path(__file__).parents[1] / "docs" / "what-leaves-a-site.md"
-ARRAYS = ("phase", "task", "case", "way", "what it is", "how often", "bytes")
-SETTINGS = ("task", "way", "holds", "bytes at most")
+ARRAYS = ("phase", "question", "case", "way", "what it is", "how often", "bytes")
+SETTINGS = ("question", "way", "holds", "bytes at most")
 LEAVES, COMES = "leaves", "comes"
 HIDDEN = 5
 
@@ -92,7 +92,7 @@ def quoted(text: str) -> list[str]:
 def sizes_on_the_page() -> dict[Key, str]:
     found = {}
     for row in table(ARRAYS):
-        (task,), (formula,) = quoted(row["task"]), quoted(row["bytes"])
+        (task,), (formula,) = quoted(row["question"]), quoted(row["bytes"])
         assert row["way"] in (LEAVES, COMES)
         key = task, row["case"], row["way"]
         assert key not in found, f"two rows about {key}"
@@ -120,10 +120,10 @@ class Recording(Crossing):
 def separated(request: Request, reply: Message) -> list[tuple[Request, Message]]:
     """The questions and answers in an envelope, which must hold nothing else; any other message as it is."""
     talks = list(zip(parts_of(request), answers_in(request, reply), strict=True))
-    if request.task == ENVELOPE:
+    if request.question == ENVELOPE:
         assert request.settings.keys() == reply.settings.keys() == {"parts"}
-        assert all(part.keys() == {"task", "settings"} for part in request.settings["parts"])
-        assert all(part.task in QUESTIONS for part, _ in talks)
+        assert all(part.keys() == {"question", "settings"} for part in request.settings["parts"])
+        assert all(part.question in QUESTIONS for part, _ in talks)
         for whole, parts in ((request, [part for part, _ in talks]), (reply, [told for _, told in talks])):
             assert sum(map(len, (part.arrays for part in parts))) == len(whole.arrays)
     return talks
@@ -184,11 +184,11 @@ class Run:
         """Every message, with its place on the page and the values of the symbols."""
         for _, request, reply in self.talks:
             symbols = {**self.symbols, **self._counts(request)}
-            yield (request.task, self._case(request, COMES), COMES), symbols, request
-            yield (request.task, self._case(request, LEAVES), LEAVES), symbols, reply
+            yield (request.question, self._case(request, COMES), COMES), symbols, request
+            yield (request.question, self._case(request, LEAVES), LEAVES), symbols, reply
 
     def _counts(self, request: Request) -> dict[str, int]:
-        match request.task:
+        match request.question:
             case "sketches":
                 return {"V": 1 if self.rule != "calibrated" else 6}
             case "base-rows":
@@ -207,7 +207,7 @@ class Run:
         return {}
 
     def _case(self, request: Request, way: str) -> str:
-        match request.task:
+        match request.question:
             case "scale" if way == LEAVES:
                 return "classes" if self.symbols["C"] else "numbers"
             case "losses" if way == LEAVES:
@@ -257,7 +257,7 @@ class Dying(Recording):
     """Its server is killed before the tally."""
 
     def ask(self, requests: Mapping[str, Request], seconds: float) -> dict[str, Any]:
-        if any(request.task == "tally" for request in requests.values()):
+        if any(request.question == "tally" for request in requests.values()):
             raise KilledError
         return super().ask(requests, seconds)
 
@@ -329,7 +329,7 @@ def test_an_agent_trains_one_model_for_each_different_row_that_listens_to_it(run
         methods = [np.eye(len(sizes)), np.array([sizes / sizes.sum()]), np.unique(weights, axis=0)]
         for place in range(len(sizes)):
             expected = Counter(int((rows[:, place] > 0).sum()) for rows in methods if (rows[:, place] > 0).any())
-            asked = [request for k, request, _ in one.talks if k == place and request.task == "local-training"]
+            asked = [request for k, request, _ in one.talks if k == place and request.question == "local-training"]
             for epoch in range(one.learner.rounds):
                 of_round = [request for request in asked if request.settings["asked"]["epoch"] == epoch]
                 assert Counter(len(request.arrays["theta"]) for request in of_round) == expected
@@ -337,7 +337,7 @@ def test_an_agent_trains_one_model_for_each_different_row_that_listens_to_it(run
 
 def test_messages_are_as_many_as_the_page_says(runs: list[Run]) -> None:
     for one in runs:
-        told = Counter(request.task for place, request, _ in one.talks if place == 0)
+        told = Counter(request.question for place, request, _ in one.talks if place == 0)
         if told["recall"]:  # it was killed before the tally
             assert (told["recall"], told["losses"], told["tally"]) == (2, 0, 1)
             continue
@@ -359,7 +359,7 @@ def test_messages_are_as_many_as_the_page_says(runs: list[Run]) -> None:
             rounds = Counter(
                 (request.settings["asked"]["epoch"])
                 for place, request, _ in one.talks
-                if place == 0 and request.task == "local-training"
+                if place == 0 and request.question == "local-training"
             )
             assert list(rounds) == list(range(one.learner.rounds))
 
@@ -378,7 +378,7 @@ def test_settings_hold_what_the_page_says(runs: list[Run]) -> None:
     bounds: dict[tuple[str, str], str] = {}
     for row in table(SETTINGS):
         usual, _, rare = row["holds"].partition("sometimes")
-        for task in quoted(row["task"]):
+        for task in quoted(row["question"]):
             key = task, row["way"]
             assert key not in always
             always[key], sometimes[key] = set(quoted(usual)), set(quoted(rare))

@@ -116,9 +116,9 @@ def test_of_an_unforeseen_error_the_kind_alone_is_told() -> None:
     (site,) = sites_with(patients(20, name=["Mrs Smith", "Mr Jones"] * 10))
     request = Request("columns", {"columns": ["age", "name"], "categorical": []})  # text to be summed
     told = failure(InProcess([site]), request)
-    assert told == "the task columns failed (ValueError); the log of the site says more"
+    assert told == "the question columns failed (ValueError); the log of the site says more"
     assert "Mrs Smith" in whole_error(site, request, {})
-    assert failure(InProcess([site]), Request("no such task")).startswith("there is no task no such task")
+    assert failure(InProcess([site]), Request("no such task")).startswith("there is no question no such task")
 
 
 def test_a_lost_agreement_is_still_recognised() -> None:

@@ -135,7 +135,7 @@ class _Parts:
             if one is None:
                 self.places.append(None)
                 continue
-            key = one.task, encode_settings(one.settings), id(one.arrays) if one.arrays else 0
+            key = one.question, encode_settings(one.settings), id(one.arrays) if one.arrays else 0
             if key not in known or not one.repeatable:  # a site may answer otherwise when it is asked a second time
                 known[key] = len(self.different)
                 self.different.append(one)
@@ -145,7 +145,7 @@ class _Parts:
         """As one request; sites that are sent the same arrays share the joined ones too."""
         if len(self.different) == 1:
             return self.different[0]
-        parts = [{"task": one.task, "settings": one.settings} for one in self.different]
+        parts = [{"question": one.question, "settings": one.settings} for one in self.different]
         key = tuple(id(one.arrays) for one in self.different)
         if key not in shared:
             arrays = {f"{k}/{name}": array for k, one in enumerate(self.different) for name, array in one.arrays.items()}

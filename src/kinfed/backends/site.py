@@ -197,16 +197,16 @@ def answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
     except KinfedError as error:
         raise discreet(error, (site.name, *site.train.columns)) from error
     except Exception as error:
-        raise nameless(error, f"the task {request.task}") from error
+        raise nameless(error, f"the question {request.question}") from error
 
 
 def _answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
-    if request.task in HANDSHAKE:
+    if request.question in HANDSHAKE:
         test_rows = 0 if site.test is None else len(site.test[0])
-        return HANDSHAKE[request.task](OwnTable(site.train, test_rows, site.place, site.learner), request), notes
-    if request.task == "agree":
+        return HANDSHAKE[request.question](OwnTable(site.train, test_rows, site.place, site.learner), request), notes
+    if request.question == "agree":
         return _agree(site, request, notes)
-    if request.task == ENVELOPE:
+    if request.question == ENVELOPE:
         return _together(site, request, notes)
     return _answer_question(site, request, notes)
 
@@ -225,13 +225,13 @@ def _together(site: Site, request: Request, notes: Notes) -> tuple[Message, Note
     told: list[Mapping[str, Any]] = []
     arrays: dict[str, NDArray[Any]] = {}
     for number, part in enumerate(request.settings["parts"]):
-        own = Request(part["task"], part["settings"], arrays_of(request.arrays, number))
+        own = Request(part["question"], part["settings"], arrays_of(request.arrays, number))
         try:
             reply, notes = _answer(site, own, notes)
         except KinfedError:
             raise
         except Exception as error:
-            raise nameless(error, f"the task {own.task}") from error
+            raise nameless(error, f"the question {own.question}") from error
         told.append(reply.settings)
         arrays |= {f"{number}/{name}": array for name, array in reply.arrays.items()}
     return Message({"parts": told}, arrays), notes
@@ -239,7 +239,7 @@ def _together(site: Site, request: Request, notes: Notes) -> tuple[Message, Note
 
 def _answer_question(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
     """Let a question look at the rows, under the spec."""
-    question = question_named(request.task)
+    question = question_named(request.question)
     settings, text = request.settings, notes[_SPEC].tobytes().decode() if _SPEC in notes else ""
     if not text or digest_of(text) != settings["agreement"]:
         raise InputError(NO_SPEC)
@@ -260,7 +260,7 @@ def question_named(name: str) -> type[Question[Any]]:
         found = QUESTIONS[name]
     except InputError:
         known = "use the same kinfed, and the same extensions, at every site"
-        raise InputError(f"there is no task {name}; {known}") from None
+        raise InputError(f"there is no question {name}; {known}") from None
     if isinstance(found, str):
         module, _, attribute = found.partition(":")
         found = QUESTIONS[name] = getattr(import_module(module), attribute)

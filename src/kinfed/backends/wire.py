@@ -20,7 +20,7 @@ KINDS = frozenset("fiub")
 """Kinds of arrays that may be sent: floating point, integer, unsigned, boolean."""
 
 ENVELOPE = "together"
-"""Task of a message that holds several; the arrays of each are named after its number, as in "2/mean"."""
+"""Name of a message that holds several questions; the arrays of each are named after its number, as in "2/mean"."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Request:
 
     Attributes
     ----------
-    task : str
+    question : str
         A step of the handshake, or a key of `kinfed.backends.agents.QUESTIONS`.
     settings : mapping
         Values that fit into JSON.
@@ -91,7 +91,7 @@ class Request:
         Whether one answer serves whoever asks the same: what depends on rows alone. It is not sent.
     """
 
-    task: str
+    question: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
     repeatable: bool = False

@@ -98,9 +98,9 @@ class FlowerChannel:
             address: Message(
                 encode_request(request, packed),
                 int(address),
-                f"{category_of(request.task)}.{ACTION}",
+                f"{category_of(request.question)}.{ACTION}",
                 ttl=ttl,
-                group_id=request.task,
+                group_id=request.question,
             )
             for address, request in requests.items()
         }
@@ -111,9 +111,9 @@ class FlowerChannel:
         return {identifier: address for identifier, address in identifiers.items() if identifier in sent}
 
 
-def category_of(task: str) -> str:
-    """Flower's word for a task, one of `CATEGORIES`; what is neither training nor evaluation is a query."""
-    return _CATEGORIES.get(task, "query")
+def category_of(question: str) -> str:
+    """Flower's word for a question, one of `CATEGORIES`; what is neither training nor evaluation is a query."""
+    return _CATEGORIES.get(question, "query")
 
 
 def _answer(message: Message) -> Answer | Failure:

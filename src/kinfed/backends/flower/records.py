@@ -56,7 +56,7 @@ def encode_request(request: Request, packed: dict[int, ArrayRecord] | None = Non
     packed : dict, optional
         Arrays packed before, by the identity of their mapping; requests that share one then share its bytes too.
     """
-    records = _encode({"task": request.task, "settings": request.settings}, {})
+    records = _encode({"question": request.question, "settings": request.settings}, {})
     if request.arrays:
         known = {} if packed is None else packed
         if id(request.arrays) not in known:
@@ -67,10 +67,10 @@ def encode_request(request: Request, packed: dict[int, ArrayRecord] | None = Non
 
 def decode_request(records: RecordDict) -> Request:
     """The request in records; anything malformed is a ValueError."""
-    content, arrays = _decode(records, ("task", "settings"))
-    if not isinstance(content["task"], str):
-        raise ValueError("the task of a message must be text")
-    return Request(content["task"], content["settings"], arrays)
+    content, arrays = _decode(records, ("question", "settings"))
+    if not isinstance(content["question"], str):
+        raise ValueError("the question of a message must be text")
+    return Request(content["question"], content["settings"], arrays)
 
 
 def encode_message(reply: Message) -> RecordDict:
