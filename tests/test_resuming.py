@@ -138,7 +138,7 @@ def test_a_process_killed_at_any_moment_goes_on_and_repeats_one_fold_or_round_at
     lasted = time.monotonic() - begun
     assert len(pieces) > 20
     cut_short, told = 0, []
-    for moment, share in enumerate(np.random.default_rng(0).uniform(0.0, 1.0, MOMENTS)):
+    for moment, share in enumerate(np.random.default_rng(0).uniform(0.0, 1.2, MOMENTS)):
         before = Started(tmp_path, backend, f"killed {moment}").kill(share * lasted)
         again = Started(tmp_path, backend, f"killed {moment}")
         after = again.end()
