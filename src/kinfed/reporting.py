@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
 
 from kinfed.analysis import comparisons, diagnosis_of, gain_of
 from kinfed.backends.pooled import PooledAgents
@@ -12,6 +12,7 @@ from kinfed.progress import Progress
 from kinfed.report import MANY_AGENTS, ReportData
 from kinfed.result import Personalization, Weighting
 from kinfed.run import ordered_options
+from kinfed.settings import PERSONALIZE, WEIGHTS
 from kinfed.weights import RULES
 
 
@@ -48,7 +49,7 @@ def report_data(
         norm_bound=result.embeddings[0].norm_bound,
         traffic=None if exchange is None else exchange.traffic,
         attendance=None if exchange is None else exchange.attendance,
-        settings=settings or _asked(result),
+        settings=settings or result.settings.shown(WEIGHTS if trained is None else PERSONALIZE),
         seed=result.seed,
         command=command or (_call(result) if here else None),
         groups=result.found.get("groups"),
@@ -70,22 +71,11 @@ def _look_at_rows(result: Weighting, progress: Progress | None) -> None:
 
 
 def _call(result: Weighting) -> str:
-    """The call that made this, where no other command did."""
-    arguments = ", ".join(f"{name}={value}" for name, value in _asked(result).items())
-    return f"kinfed.{result.maker}(train, {arguments})"
-
-
-def _asked(result: Weighting) -> dict[str, str]:
-    """What was asked for, as arguments of that call."""
-    embedding = result.embeddings[0]
-    recipe = embedding.features.recipe
-    asked: dict[str, Any] = {"rule": result.weights.rule, "learner": result.learner, "seed": result.seed}
-    if result.rule_options:
-        asked["options"] = dict(result.rule_options)
-    if embedding.view is None:
-        asked["kernel"] = recipe.make_kernel()
-    if embedding.target is None and result.known.task != "unsupervised":
-        asked["shift"] = "covariate"
-    if recipe.seed is not None:
-        asked |= {"n_features": recipe.n_features, "sampling": recipe.sampling}
-    return {name: repr(value) for name, value in asked.items()}
+    """The call that made this, where no other command did: every choice that is not the usual one."""
+    settings, usual = result.settings, type(result.settings)()
+    told = {"rule": settings.rule, "learner": result.learner, "seed": settings.seed}
+    for one in fields(settings):
+        value = dict(settings.shown_options) if one.name == "options" else getattr(settings, one.name)
+        if one.name not in ("learner", "learner_options") and value != getattr(usual, one.name):
+            told[one.name] = value
+    return f"kinfed.{result.maker}(train, {', '.join(f'{name}={value!r}' for name, value in told.items())})"
