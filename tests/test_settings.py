@@ -64,7 +64,11 @@ def test_what_is_chosen_is_read_again_as_it_was():
 
 
 def test_every_command_has_the_options_of_its_place():
-    for place, command in (("theory", commands.theory), ("weights", commands.weights), ("personalize", commands.personalize)):
+    for place, command in (
+        ("theory", commands.theory),
+        ("weights", commands.weights),
+        ("personalize", commands.personalize),
+    ):
         names = {one.name for one in options_of(place).values()}
         assert names <= set(command.__annotations__)
 

@@ -2,8 +2,8 @@
 
 Reading order is the method's: `geometry` and `kernel_geometry` (what is known of the agents), `objective` (the
 problem), `mirror_descent` and `active_set` (its solvers), `rules` (all ways to weights), `gradient_problem` and
-`gradient_rows` (agents compared by loss gradients), `result` (what comes out), `weighing` (their names, and how every target
-solves its own row), `calibration` (which of them to take).
+`gradient_rows` (agents compared by loss gradients), `result` (what comes out), `weighing` (their names, and how every
+target solves its own row), `calibration` (which of them to take).
 """
 
 from kinfed.weights.calibration.calibrated import calibrated
