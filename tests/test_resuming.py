@@ -24,7 +24,7 @@ from site_runs import KilledError, Slow, parts_of, run
 
 pytestmark = pytest.mark.xdist_group("resuming")
 
-MOMENTS = int(os.environ.get("KINFED_KILLS", "4"))
+MOMENTS = int(os.environ.get("KINFED_KILLS", "2"))
 """How often the process is killed, for each backend."""
 
 GENERATED = kinfed.concept_shift(n_agents=6, n=30, dim=3, spread=0.1, seed=1)

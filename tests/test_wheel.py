@@ -115,7 +115,7 @@ def test_import_loads_the_installed_package_and_nothing_heavy(installed):
     file, version, modules = json.loads(installed.run("python", "-I", "-c", LOADED))
     assert Path(file).is_relative_to(installed.folder)
     assert f"kinfed-{version}-" in installed.wheel.name
-    assert not {"torch", "flwr", "matplotlib", "sklearn", "skops", "tomli_w"} & set(modules)
+    assert not {"torch", "flwr", "matplotlib", "sklearn", "skops"} & set(modules)
 
 
 def test_the_command_tells_its_version(installed):
