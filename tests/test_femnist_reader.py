@@ -17,6 +17,8 @@ from PIL import Image
 from kinfed.data import read_femnist
 from kinfed.errors import InputError, MissingExtraError
 
+pytestmark = pytest.mark.slow
+
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 

@@ -17,6 +17,8 @@ from kinfed.analysis import Diagnosis, Scores, ShiftTest
 from kinfed.backends.audit import TO_AGENT, TO_SERVER, Audit
 from kinfed.plotting.style import NAMED_UP_TO, block_maxima, panels, short
 
+pytestmark = pytest.mark.slow
+
 
 def weights_of(n_agents, rule="entropic", **options):
     points = embedded_agents("clustered", n_agents, dim=6, n=8, seed=n_agents)
