@@ -77,3 +77,18 @@ def test_an_argument_nobody_knows_is_named():
     train = kinfed.concept_shift(n_agents=4, n=10, dim=2, spread=0.0, seed=0).train
     with pytest.raises(kinfed.InputError, match="no argument 'n_feature'; the nearest is 'n_features'"):
         kinfed.personalize(train, n_feature=10)
+
+
+def test_a_name_of_an_installed_package_is_known_on_the_command_line(monkeypatch):
+    class Point:
+        def load(self):
+            kinfed.RULES["packaged"] = kinfed.RULES["local"]
+
+    monkeypatch.setattr("kinfed.registry.entry_points", lambda group: [Point()])
+    monkeypatch.delitem(kinfed.RULES, "packaged", raising=False)
+    seen, app = [], typer.Typer()
+    app.command()(options.settings_command(PERSONALIZE, lambda settings, json, force: seen.append(settings.rule)))
+    assert "packaged" not in kinfed.RULES  # nobody is asked before it is needed
+    typer.main.get_command(app).main(["d.csv", "--out", "x", "--rule", "packaged"], standalone_mode=False)
+    assert seen == ["packaged"]
+    del kinfed.RULES["packaged"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -30,6 +31,11 @@ class Registry(dict[str, Value]):
         for point in entry_points(group=ENTRY_POINTS):
             point.load()
         return tuple(self)
+
+
+def is_known(name: Any, valid: Collection[str]) -> bool:
+    """Whether a name is valid; packages are asked for theirs only if it is not there already."""
+    return name in valid or (isinstance(valid, Registry) and name in valid.all_names())
 
 
 class UnknownNameError(InputError, KeyError):

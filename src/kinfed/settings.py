@@ -18,6 +18,7 @@ from kinfed.embedding import KERNELS, MEDIAN, SAMPLINGS, SHIFTS, Kernel
 from kinfed.errors import InputError
 from kinfed.learners import LEARNERS, Learner
 from kinfed.methods import METHODS
+from kinfed.registry import is_known
 from kinfed.validation import unknown
 from kinfed.weights import RULES
 
@@ -116,7 +117,7 @@ class Settings:
         "calibrated",
         "How agents are weighed.",
         _COMPARISON,
-        names=lambda: RULES.all_names(),
+        names=lambda: RULES,
         otherwise={THEORY: "q-aggregation"},
     )
     options: Mapping[str, Any] = choice({}, "Option of the rule, such as steps=300.", _COMPARISON, option="rule-options")
@@ -146,9 +147,9 @@ class Settings:
         "weighted",
         "The way to personal models; weighted: a rule's weights, then the weighted risk.",
         on=_TRAINED,
-        names=lambda: METHODS.all_names(),
+        names=lambda: METHODS,
     )
-    learner: str = choice("ridge", "What is trained.", names=lambda: LEARNERS.all_names())
+    learner: str = choice("ridge", "What is trained.", names=lambda: LEARNERS)
     learner_options: Mapping[str, Any] = choice(
         {}, "Option of the learner, such as penalty=0.1.", on={WEIGHTS, PERSONALIZE, FLOWER}
     )
@@ -260,7 +261,7 @@ def checked_value(name: str, one: Field[Any], value: Any) -> Any:
         words = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Mapping: "a table"}
         raise InputError(f"option {name} must be {words[wanted]}, got {value!r}")
     # An app may make learners of names of its own.
-    if names is not None and one.name != "learner" and value not in names():
+    if names is not None and one.name != "learner" and not is_known(value, names()):
         raise InputError(f"{unknown(name, value, names())} (one of {', '.join(names())})")
     least = one.metadata["least"]
     if least is not None and value < least:

@@ -195,7 +195,7 @@ def answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
             )
         return _answer(site, request, notes)
     except KinfedError as error:
-        raise discreet(error, (site.name, *site.train.columns)) from error
+        raise discreet(error, (site.name, *site.train.columns), [str(site.kept or "")]) from error
     except Exception as error:
         raise nameless(error, f"the question {request.question}") from error
 

@@ -40,7 +40,7 @@ from kinfed.pretraining_analysis import predict_gain, weighting
 from kinfed.result_files import write_tables
 from kinfed.settings import PERSONALIZE, THEORY, WEIGHTS, Settings
 from kinfed.validation import check_options
-from kinfed.weights import RULES, geometric_rules
+from kinfed.weights import RULES
 
 _DEMO_TEST_SIZE = 0.5
 
@@ -73,7 +73,7 @@ def demo(out: Out = Path("demo"), seed: Seed = 0, force: opt.Force = False, json
 def _theory(settings: Settings, json: bool, force: bool) -> None:
     """What collaborating would save each agent, predicted before any training: theory.csv."""
     out, rule = _ready(settings, THEORY_FILES, force), settings.rule
-    if rule not in geometric_rules():
+    if RULES[rule].trains:
         raise InputError(f"rule {rule!r} is judged by models, which theory does not train; take it to kinfed weights")
     with progress_bars(hidden=json) as bars:
         with bars.step(f"reading {settings.data}"):

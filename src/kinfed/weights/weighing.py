@@ -56,7 +56,7 @@ RULES: Registry[Rule] = Registry("rule")
 
 def geometric_rules() -> tuple[str, ...]:
     """Names of the rules that need no more than a geometry, and groups: those that train nothing."""
-    return tuple(name for name in RULES.all_names() if not RULES[name].trains)
+    return tuple(name for name, rule in RULES.items() if not rule.trains)
 
 
 def weigh(geometry: Geometry, rule: str = "q-aggregation", **options: Any) -> Weights:
