@@ -98,14 +98,14 @@ def test_a_folder_that_cannot_be_written_to_is_not_named(tmp_path: Path) -> None
 
 
 def test_a_folder_for_what_a_site_keeps_is_not_named_either(tmp_path: Path) -> None:
-    (tmp_path / "Mrs Smith").write_text("a file")
-    kept = tmp_path / "Mrs Smith" / "her losses"
+    (tmp_path / "ward of Mrs Smith here").write_text("a file")
+    kept = tmp_path / "ward of Mrs Smith here" / "all of her losses"
     sites = [replace(site, kept=kept) for site in sites_with(patients(20), patients(20))]
     with pytest.raises(kinfed.KinfedError):
         run(InProcess(sites), rule="calibrated", audit=tmp_path / "audit.jsonl")
     log = (tmp_path / "audit.jsonl").read_text()
     assert '"missed"' in log
-    assert not any(secret in log for secret in ("Smith", "her losses", str(tmp_path)))
+    assert not any(secret in log for secret in ("Smith", "all of her losses", str(tmp_path)))
 
 
 @pytest.mark.parametrize("label, odd", [("text", "O'Brien (dead)"), ("number", 37)])
