@@ -17,8 +17,8 @@ from kinfed.federation import Federation
 from kinfed.learners import Ridge
 from kinfed.run import pooled_agents
 from kinfed.settings import Settings
-from kinfed.weights.calibration.calibrated import cross_validate
-from kinfed.weights.calibration.family import Candidate
+from kinfed.weights.calibration.cross_fitting import cross_fit
+from kinfed.weights.calibration.family import LOCAL, Candidate
 from kinfed.weights.weighing import weigh_agents
 
 FOLDS = 5
@@ -44,7 +44,7 @@ def main() -> None:
     for base, count in counts.items():
         agents = schools()  # nothing is shared with other candidates
         began = time.perf_counter()
-        cross_validate(agents, learner, [Candidate(base)], folds=FOLDS, progress=lambda done, total: None)
+        cross_fit(agents, learner, [Candidate(LOCAL), Candidate(base)], FOLDS, lambda done, total: None)
         apart += count * (time.perf_counter() - began)
     sizes = agents.spec.sizes
     print(f"\nCalibration of {len(sizes)} agents, {int(sizes.sum())} points, {len(candidates)} candidates")

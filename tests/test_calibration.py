@@ -12,7 +12,6 @@ from kinfed.run import pooled_agents
 from kinfed.settings import Settings
 from kinfed.splitting import SMALLEST, deal_rows, fold_counts
 from kinfed.weights.calibration.bases import base_matrices, geometric_bases
-from kinfed.weights.calibration.calibrated import cross_validate
 from kinfed.weights.calibration.choice import AgentScores, agent_scales, bootstrap_shares, choose, symmetric_root
 from kinfed.weights.calibration.family import (
     GRAND_MEAN,
@@ -174,34 +173,6 @@ def test_the_class_conditional_view_compares_within_classes():
 
 
 # Scores
-
-
-def test_scores_are_losses_of_models_that_have_not_seen_the_points():
-    train = kinfed.Preparation.fit(raw := kinfed.concept_shift(n_agents=6, n=10, dim=2, seed=3).train).transform(raw)
-    learner = make_learner("ridge")
-    candidates = (Candidate(LOCAL), Candidate(GRAND_MEAN), Candidate(GRAND_MEAN, 0.4))
-    agents = pooled(train, learner, seed=7, embeddings=[kinfed.choose_embedding(train, n_features=20)])
-    seen = []
-    scores = cross_validate(agents, learner, candidates, folds=5, progress=lambda done, total: seen.append((done, total)))
-    repeats = -(-600 // 60)
-    assert seen[-1] == (5 * min(repeats, 5), 5 * min(repeats, 5))
-    for t in (0, 5):
-        expected = np.zeros((10, 3))
-        for repeat in range(5):
-            dealt = deal_folds(train, 5, 7, repeat)
-            for fold in range(5):
-                rest = agents.without(Fold(repeat, fold, 5)).rows
-                for column, candidate in enumerate(candidates):
-                    row = np.eye(6)[t] if candidate.base == LOCAL else rest.sizes / rest.sizes.sum()
-                    if candidate.own:
-                        odds = 0.4 / 0.6 * rest.sizes[t] / rest.sizes.mean()
-                        row = (row + odds * np.eye(6)[t]) / (1 + odds)
-                    model = fit(learner, rest, row[None])
-                    aside = dealt[t] == fold
-                    expected[aside, column] += (model.predict(0, train[t].X[aside]) - train[t].y[aside]) ** 2 / 5
-        assert scores[t].n == 10
-        np.testing.assert_allclose(scores[t].mean, expected.mean(axis=0), rtol=1e-8)
-        np.testing.assert_allclose(scores[t].covariance, np.cov(expected.T, bias=True), rtol=1e-8)
 
 
 def test_a_sure_mistake_costs_two_and_a_class_never_seen_one_more_than_nothing():
@@ -445,7 +416,9 @@ def test_every_choice_is_explained(grouped, weighed):
         assert words in sentences
     assert "an agent shared" in sentences
     assert " of 100 numbers" in sentences
-    assert "in the end means and covariances of the candidates' losses" in sentences
+    assert (
+        "its loss as a quadratic, of all its points, and then means and covariances of the candidates' losses" in sentences
+    )
     price, error = found.price(found.local)
     assert price > 3 * error > 0
     assert weighed.advice.count("join") >= 0.9 * len(weighed.advice)

@@ -1,5 +1,7 @@
 """Calibration where points never meet: agents who weigh and judge by themselves come to the same choice."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,8 +13,9 @@ from kinfed.learners import make_learner
 from kinfed.learners.base import Extent
 from kinfed.run import pooled_agents
 from kinfed.settings import Settings
-from kinfed.weights.calibration.calibrated import Views, calibrate, calibrated_weights, is_budgeted, mixed_weights
-from kinfed.weights.calibration.scores import Losses, Tally
+from kinfed.weights.calibration.calibrated import calibrate, calibrated_weights, is_quick, mixed_weights, stays_at_home
+from kinfed.weights.calibration.cross_fitting import HomeScores
+from kinfed.weights.calibration.scores import Losses
 from question_sites import pooled, sites
 
 pytestmark = pytest.mark.slow
@@ -54,7 +57,7 @@ def embeddings_of(train, learner, count=1, n_features=20):
 # Logistic models end within a tolerance of 1e-8 of their minimum, on either way there, and networks compute in float32.
 @pytest.mark.parametrize("name, tolerance", [("ridge", 1e-9), ("logistic", 1e-7), ("torch", 1e-6)])
 def test_agents_apart_choose_as_agents_in_one_place(name, tolerance, monkeypatch):
-    monkeypatch.setattr("kinfed.weights.calibration.calibrated.MOST_REPEATS", 2)
+    monkeypatch.setattr("kinfed.weights.calibration.cross_fitting.MOST_REPEATS", 2)
     train, learner = cases(name)
     embeddings = embeddings_of(train, learner, count=3, n_features=40)
     everyone = np.arange(len(train))
@@ -85,38 +88,37 @@ def test_models_that_cannot_be_sent_are_not_calibrated_apart():
         calibrate(agents, learner)
 
 
-@pytest.mark.parametrize("name", ["ridge", "tree"])
-def test_only_successive_halving_asks_for_the_means_of_a_split(name):
-    """Where a single row was set aside, the mean is that row's loss: cross-validation asks nobody for it."""
+@pytest.mark.parametrize("name, at_home", [("ridge", True), ("logistic", True), ("tree", False)])
+def test_where_targets_judge_by_themselves_no_fold_is_ever_named(name, at_home):
+    """What is made of a part of an agent's rows would give the rest away beside what is made of all."""
     train, learner = cases(name)
     asked = []
 
     class Watched(PooledAgents):
         def ask(self, question):
-            asked.append((question, super().ask(question)))
-            return asked[-1][1]
+            asked.append((question, self.fold))
+            return super().ask(question)
 
-    calibrate(Watched(train, "regression", 0, embeddings_of(train, learner), learner), learner, folds=2)
-    judged = [(question, told) for question, told in asked if isinstance(question, Losses)]
-    assert judged
-    assert all(question.tell == bool(told) == (name == "tree") for question, told in judged)
+    calibrate(Watched(train, learner.task, 0, embeddings_of(train, learner), learner), learner, folds=2)
+    judged = [question for question, _ in asked if isinstance(question, HomeScores)]
+    assert bool(judged) == at_home
+    assert all(fold is None for _, fold in asked) == at_home
+    assert any(isinstance(question, Losses) for question, _ in asked) != at_home
 
 
-def test_what_agents_apart_answer_in_a_split_are_no_means_either():
-    train, learner = cases("ridge")
+@pytest.mark.parametrize("name", ["ridge", "logistic"])
+def test_targets_apart_tell_moments_of_losses_once_and_nothing_of_folds(name):
+    train, learner = cases(name)
     agents = sites(train, learner, embeddings=embeddings_of(train, learner))
     record = calibrate(agents, learner, folds=2)
-    judged = [question for question, _ in agents.log if isinstance(question, Losses)]
-    assert judged
-    assert not any(question.tell for question in judged)
-    (tally,) = [asked for question, asked in agents.log if isinstance(question, Tally)]
-    assert sorted(tally) == np.flatnonzero(np.isfinite(record.choice.versus_local)).tolist()
+    (told,) = [asked for question, asked in agents.log if isinstance(question, HomeScores)]
+    assert sorted(told) == np.flatnonzero(np.isfinite(record.choice.versus_local)).tolist()
 
 
 def test_an_agent_that_falls_silent_is_one_without_scores():
     train, learner = cases("ridge")
     agents = sites(train, learner, embeddings=embeddings_of(train, learner))
-    agents.silent = lambda exchange, place: place == 4 and isinstance(agents.log[exchange][0], Tally)
+    agents.silent = lambda exchange, place: place == 4 and isinstance(agents.log[exchange][0], HomeScores)
     record = calibrate(agents, learner, folds=2)
     assert np.isfinite(record.choice.mean).all()
     assert record.advice(4) == "too little data to say"
@@ -124,13 +126,12 @@ def test_an_agent_that_falls_silent_is_one_without_scores():
 
 
 @pytest.mark.parametrize("place", [pooled, sites])
-def test_a_second_calibration_knows_nothing_of_the_first(place, monkeypatch):
+def test_a_second_calibration_knows_nothing_of_the_first(place):
     """Successive halving judges the rows of one fold: what agents kept of others, when all were judged, must not count."""
-    train, learner = cases("ridge")
+    train, learner = cases("torch")
     embeddings = embeddings_of(train, learner)
     used, fresh = (place(train, learner, embeddings=embeddings) for _ in range(2))
-    calibrate(used, learner, folds=2)
-    monkeypatch.setattr("kinfed.weights.calibration.calibrated.QUICK_OPERATIONS", 0)
+    calibrate(used, replace(learner, epochs=5), folds=2)
     again, once = (calibrate(agents, learner, folds=2) for agents in (used, fresh))
     assert again.budgeted
     np.testing.assert_array_equal(again.choice.mean, once.choice.mean)
@@ -141,12 +142,14 @@ def test_a_second_calibration_knows_nothing_of_the_first(place, monkeypatch):
 def test_an_extent_is_enough_to_know_what_is_quick():
     train, learner = cases("logistic")
     embeddings = embeddings_of(train, learner)
-    agents, views = pooled(train, learner, embeddings=embeddings), Views.of(embeddings)
-    assert Extent.of(agents.spec) == Extent(2, 5, 80, 2)
-    assert not is_budgeted(agents, learner, views, 5)
-    assert is_budgeted(agents, learner, views, 10**9)
+    agents = pooled(train, learner, embeddings=embeddings)
+    extent = Extent.of(agents.spec)
+    assert extent == Extent(2, 5, 80, 2)
+    assert is_quick(learner, extent, 500)
+    assert not is_quick(learner, extent, 10**10)
+    assert stays_at_home(agents, learner)
     assert learner.model_operations(Extent(2, 5, 80, 3)) == 3 * learner.model_operations(Extent(2, 5, 80, 2))
-    assert is_budgeted(agents, cases("tree")[1], views, 5)
+    assert not stays_at_home(agents, cases("tree")[1])
     with pytest.raises(kinfed.InputError, match="folds must be at least 2"):
         calibrate(agents, learner, folds=1)
 

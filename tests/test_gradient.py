@@ -14,6 +14,7 @@ from kinfed.weights.gradient_problem import (
     gradient_problem,
     mean_gradients,
     point_gradients,
+    spread_of,
     true_directions,
 )
 from kinfed.weights.gradient_rows import GradientRows
@@ -183,7 +184,9 @@ def test_the_problem_of_a_target_is_the_one_of_the_page():
     means, own, sizes = rng.standard_normal((5, 4)), rng.standard_normal((6, 4)), np.array([6, 3, 4, 9, 5])
     mean_variance = rng.random(5)
     directions = true_directions(means, mean_variance, sizes / sizes.sum())
-    problem = gradient_problem([Answers(means, mean_variance, directions, own)], np.array([2]), sizes, 1.5)
+    problem = gradient_problem(
+        [Answers(means, mean_variance, directions, spread_of(own), len(own))], np.array([2]), sizes, 1.5
+    )
     metric = directions.basis @ directions.basis.T
     w = rng.dirichlet(np.ones(5))
     apart = w @ means - means[2]

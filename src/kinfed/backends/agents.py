@@ -285,6 +285,8 @@ QUESTIONS: Registry[type[Question[Any]] | str] = Registry(
         "class-moments": "kinfed.learners.derivatives:ClassMoments",
         "derivatives": "kinfed.learners.derivatives:Derivatives",
         "local-training": "kinfed.learners.neural.exchange:LocalTraining",
+        "expansions": "kinfed.learners.expansion:Expansions",
+        "home-scores": "kinfed.weights.calibration.cross_fitting:HomeScores",
         "losses": "kinfed.weights.calibration.scores:Losses",
         "recall": "kinfed.weights.calibration.scores:Recall",
         "tally": "kinfed.weights.calibration.scores:Tally",

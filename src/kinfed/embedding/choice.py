@@ -32,19 +32,16 @@ TARGET_BANDWIDTH = 1.0
 
 @dataclass(frozen=True)
 class View:
-    """One way to look at the agents: how wide the Gaussian kernel is, in units of the usual bandwidths.
+    """One way to look at the agents: how wide the Gaussian kernel is in y, in units of the usual bandwidth.
 
     Attributes
     ----------
     name : str
-    scale : float
-        Bandwidth for x, in units of the median distance within agents.
     target : float
         Bandwidth for y, in units of `TARGET_BANDWIDTH`; infinity leaves y out.
     """
 
     name: str
-    scale: float = 1.0
     target: float = 1.0
 
     @property
@@ -57,17 +54,7 @@ USUAL = View("x and y")
 X_ONLY = View("x alone", target=np.inf)
 # With a tenth of the bandwidth two labels are exp(-100) alike: a kernel within every class on its own.
 CLASS_CONDITIONAL = View("x within each class", target=0.1)
-VIEWS = (
-    USUAL,
-    View("x and y, narrow", scale=0.5),
-    View("x and y, wide", scale=2.0),
-    View("x and y, y finer", target=0.5),
-    View("x and y, y coarser", target=2.0),
-    CLASS_CONDITIONAL,
-    X_ONLY,
-    View("x alone, narrow", scale=0.5, target=np.inf),
-    View("x alone, wide", scale=2.0, target=np.inf),
-)
+VIEWS = (USUAL, CLASS_CONDITIONAL, X_ONLY)
 """The views calibration may compare, the usual one first."""
 
 
@@ -229,11 +216,10 @@ def scaled_embedding(
     ]
     if isinstance(kernel, str):
         one_of(kernel, ("auto",), "kernel")
-        bandwidth, target_bandwidth = seen.scale * _known(scale.median), seen.target * TARGET_BANDWIDTH
+        bandwidth, target_bandwidth = _known(scale.median), seen.target * TARGET_BANDWIDTH
         chosen: Kernel = Gaussian((bandwidth,) * scale.dim + (target_bandwidth,) * width)
-        times = "" if seen.scale == 1 else f"{seen.scale:g} times "
         reasons.append(
-            f"Gaussian kernel, bandwidth {bandwidth:.4g} for x ({times}the median over agents of the median distance "
+            f"Gaussian kernel, bandwidth {bandwidth:.4g} for x (the median over agents of the median distance "
             "within an agent)" + (f" and {target_bandwidth:g} for y (in its standard deviations)" if width else "")
         )
     else:

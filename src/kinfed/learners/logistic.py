@@ -24,10 +24,11 @@ from kinfed.backends.agents import Agents, Task, TrainingSpec
 from kinfed.backends.wire import Arrays
 from kinfed.checkpoint import Counter, Kept, Store
 from kinfed.errors import InputError
-from kinfed.federation import Federation
+from kinfed.federation import Agent, Federation
 from kinfed.learners.base import Extent
 from kinfed.learners.descent import Descent, lbfgs, newton
 from kinfed.learners.distributed_risk import AgentsLostError, DistributedRisk
+from kinfed.learners.expansion import Expansions, HomeRisk
 from kinfed.learners.inputs import (
     agents_columns,
     check_models,
@@ -39,12 +40,15 @@ from kinfed.learners.inputs import (
     unpacked,
 )
 from kinfed.learners.pooled_risk import PooledPoints, PooledRisk
-from kinfed.learners.softmax import coefficient_rows, measured_from_zero
+from kinfed.learners.quadratics import LARGEST_QUADRATICS, Quadratics
+from kinfed.learners.softmax import coefficient_penalties, coefficient_rows, measured_from_zero
 from kinfed.parallel import map_on_cores
 from kinfed.progress import Progress
 from kinfed.validation import Array, one_of, points_array, positive, positive_integer
 
 _NEWTON_TO_FINISH = 300  # coefficients up to which Newton's method takes over where L-BFGS is slow, and sites are asked
+_HOME_TOLERANCE = 1e-6  # far below what scores can tell apart
+_LEAST_CURVATURE = 1e-9  # of directions in which quadratics are flat: all intercepts together
 _SLOW = 50  # iterations of L-BFGS
 _LARGEST_EXCHANGE = 2**25  # numbers in the Hessians of one exchange up to which "auto" asks for them (256 MB)
 
@@ -132,6 +136,38 @@ class Logistic:
         )
         counter.reach(len(rows))
         return LogisticModels(classes, **{name: array[inverse] for name, array in found.items()})
+
+    def is_small(self, spec: TrainingSpec) -> bool:
+        """Whether everybody's curvatures can be at every target."""
+        size = coefficient_rows(len(two_classes(spec))) * (spec.dim + 1)
+        return size <= _NEWTON_TO_FINISH and size**2 * len(spec.names) <= LARGEST_QUADRATICS
+
+    def quadratics(self, agents: Agents) -> Quadratics:
+        """Expansions of everybody's log loss, each about a model of its own."""
+        return agents.ask(Expansions())
+
+    def fit_quadratics(self, everybody: Quadratics, rows: Array, spec: TrainingSpec) -> LogisticModels:
+        """See `kinfed.learners.quadratics.HomeLearner`."""
+        classes = two_classes(spec)
+        present = np.ones((len(rows), len(classes)), dtype=bool)
+        shape = len(rows), coefficient_rows(len(classes)), spec.dim + 1
+        penalties = coefficient_penalties(self.penalty, present, spec.dim, spec.dim + 1)
+        curvature, slope = everybody.weighted(rows)
+        each = np.arange(curvature.shape[1])
+        curvature[:, each, each] += np.tile(2 * penalties, shape[1]) + _LEAST_CURVATURE
+        theta = np.asarray(np.linalg.solve(curvature, slope[..., None]), dtype=np.float64).reshape(shape)
+        nothing = np.full(len(rows), np.nan), np.ones(len(rows), dtype=np.int64), np.ones(len(rows), dtype=bool)
+        return LogisticModels(classes, present, theta, *nothing)
+
+    def fit_at_home(self, others: Quadratics, rows: Array, place: int, own: Agent, spec: TrainingSpec) -> LogisticModels:
+        """See `kinfed.learners.quadratics.HomeLearner`."""
+        risk = HomeRisk.of(others, rows, place, own, spec, self.penalty, self.intercept)
+        found = newton(risk, np.zeros(risk.shape), _HOME_TOLERANCE, self.max_iterations)
+        alone = risk.own.present.sum(axis=1) == 1  # one class is a constant
+        theta = np.where(alone[:, None, None], 0.0, found.theta)
+        return LogisticModels(
+            two_classes(spec), risk.own.present, theta, found.gradient_norm, found.iterations, found.converged | alone
+        )
 
     def pack(self, models: Any, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Coefficients and known classes of some rows."""

@@ -21,8 +21,19 @@ from numpy.typing import ArrayLike, NDArray
 from kinfed.backends.agents import Agents, Task, TrainingSpec
 from kinfed.backends.wire import Arrays
 from kinfed.checkpoint import Counter, Kept
+from kinfed.federation import Agent
 from kinfed.learners.base import Extent
-from kinfed.learners.inputs import check_models, rows_heard, simplex_rows, training_store, unique_rows, unpacked
+from kinfed.learners.inputs import (
+    check_models,
+    own_columns,
+    own_numbers,
+    rows_heard,
+    simplex_rows,
+    training_store,
+    unique_rows,
+    unpacked,
+)
+from kinfed.learners.quadratics import LARGEST_QUADRATICS, Quadratics, without
 from kinfed.learners.regression_moments import Moments, RegressionMoments
 from kinfed.parallel import map_on_cores
 from kinfed.progress import Progress
@@ -123,6 +134,41 @@ class Ridge:
             return stored.arrays["coefficients"]
 
         return RidgeModels(np.concatenate(list(map_on_cores(part, range(-(-len(rows) // rows_step)))))[inverse])
+
+    def is_small(self, spec: TrainingSpec) -> bool:
+        """Whether everybody's second moments can be at every target."""
+        return (spec.dim + 1) ** 2 * len(spec.names) <= LARGEST_QUADRATICS
+
+    def quadratics(self, agents: Agents) -> Quadratics:
+        """Mean squared errors of everybody, from the moments: exact."""
+        moments = agents.ask(Moments(tuple(range(len(agents.spec.names)))))
+        z = np.concatenate([moments.mean_x, np.ones((len(moments.n), 1)), moments.mean[:, moments.dim :]], axis=1)
+        raw = z[:, :, None] * z[:, None, :]
+        inner = np.r_[: moments.dim, moments.dim + 1]
+        raw[:, inner[:, None], inner] += moments.comoment
+        return Quadratics(moments.n, raw[:, :-1, :-1], raw[:, :-1, -1], raw[:, -1, -1])
+
+    def fit_quadratics(self, everybody: Quadratics, rows: Array, spec: TrainingSpec) -> RidgeModels:
+        """See `kinfed.learners.quadratics.HomeLearner`."""
+        return self._solved(*everybody.weighted(rows))
+
+    def fit_at_home(self, others: Quadratics, rows: Array, place: int, own: Agent, spec: TrainingSpec) -> RidgeModels:
+        """See `kinfed.learners.quadratics.HomeLearner`."""
+        inputs = np.column_stack([own_columns(own, spec.dim), np.ones(len(own))])
+        matrix, cross = others.weighted(without(rows, place))
+        matrix += rows[:, place, None, None] * (inputs.T @ inputs / len(own))
+        cross += rows[:, place, None] * (inputs.T @ own_numbers(own) / len(own))
+        return self._solved(matrix, cross)
+
+    def _solved(self, matrix: Array, cross: Array) -> RidgeModels:
+        """The models whose curvatures, without the penalty, and slopes these are."""
+        dim = matrix.shape[1] - 1
+        used, slopes = dim + self.intercept, np.arange(dim)
+        matrix, cross = matrix[:, :used, :used].copy(), cross[:, :used, None]
+        matrix[:, slopes, slopes] += self.penalty
+        theta = np.zeros((len(matrix), dim + 1))
+        theta[:, :used] = (np.linalg.solve(matrix, cross) if self.penalty > 0 else _least_norm(matrix, cross))[..., 0]
+        return RidgeModels(theta)
 
     def pack(self, models: Any, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Coefficients of some rows, of shape (rows, d + 1)."""

@@ -38,6 +38,29 @@ _PAIR_ENTRIES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
+class HeldOut:
+    r"""Targets that know themselves by a part of their rows, while everybody else is known by all of them.
+
+    A target may stand for itself several times, with other rows held out each time. Its own mean is then
+    :math:`\nu_t + \delta_t` in place of :math:`\nu_t`, wherever it appears.
+
+    Attributes
+    ----------
+    moved : array of shape (T, B)
+        :math:`\langle \nu_k - \bar\nu, \delta_t \rangle`.
+    squared : array of shape (T,)
+        :math:`|\delta_t|^2`.
+    sizes, mean_variance : arrays of shape (T,)
+        :math:`n_t` and :math:`s_t` of the rows that are left.
+    """
+
+    moved: Array
+    squared: Array
+    sizes: NDArray[np.int64]
+    mean_variance: Array
+
+
+@dataclass(frozen=True, eq=False)
 class Geometry:
     r"""Inner products between the agents' mean embeddings, and the spread of each agent.
 
@@ -64,6 +87,9 @@ class Geometry:
     norm_bound : float
         M, a bound on the norm of every embedded point.
     names : tuple of str
+    held_out : HeldOut, optional
+        Where targets hold rows out, what they know of themselves; `directional`, `squared_distances` and `operator_norms`
+        are then of the rows that are left.
     """
 
     gram: Array
@@ -75,6 +101,7 @@ class Geometry:
     operator_norms: Array
     norm_bound: float
     names: tuple[str, ...]
+    held_out: HeldOut | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -83,6 +110,23 @@ class Geometry:
         for values in (self.gram, self.mean_variance, self.directional, self.squared_distances, self.operator_norms):
             if not np.isfinite(values).all():
                 raise InputError("the points are too large or too far apart for double precision; rescale them")
+
+    @property
+    def own_sizes(self) -> NDArray[np.int64]:
+        """How many rows each target knows itself by."""
+        return self.sizes[self.targets] if self.held_out is None else self.held_out.sizes
+
+    @property
+    def own_variance(self) -> Array:
+        """The expected squared error of the mean each target knows itself by."""
+        return self.mean_variance[self.targets] if self.held_out is None else self.held_out.mean_variance
+
+    @property
+    def target_sizes(self) -> Array:
+        """Rows of every agent as each target knows them, of shape (T, B)."""
+        known = np.tile(self.sizes.astype(np.float64), (len(self.targets), 1))
+        known[np.arange(len(self.targets)), self.targets] = self.own_sizes
+        return known
 
     @property
     def effective_dimensions(self) -> Array:
@@ -213,6 +257,61 @@ def geometry_of_means(
         operator_norms=np.array([norm for _, norm in rows]),
         norm_bound=norm_bound,
         names=names,
+    )
+
+
+def held_out_geometry(
+    names: tuple[str, ...],
+    means: Array,
+    mean_variance: Array,
+    sizes: NDArray[np.int64],
+    parts: Sequence[FloatArray],
+    targets: NDArray[np.int64],
+    norm_bound: float,
+) -> Geometry:
+    """Geometry of all agents' means, as seen by targets that hold rows out.
+
+    Parameters
+    ----------
+    names, means, mean_variance, sizes
+        Of all agents, from all their rows.
+    parts : sequence of arrays of shape (n, D)
+        For each target its embedded points without those it holds out.
+    targets : array of shape (T,)
+        The same agent may stand here several times.
+    norm_bound : float
+    """
+    centre = means.mean(axis=0)
+    centred = means - centre
+
+    def row(case: int) -> tuple[Array, Array, float, float]:
+        t, points = int(targets[case]), parts[case].astype(np.float64)
+        mean = points.mean(axis=0)
+        apart = mean - centre - centred[t]
+        onto = (points - mean) @ (centred - (mean - centre)).T
+        onto[:, t] = 0.0
+        variances = np.square(onto).sum(axis=0) / (len(points) - 1)
+        variance = float(points.var(axis=0, ddof=1).sum()) / len(points)
+        return variances, centred @ apart, float(apart @ apart), variance
+
+    operations = 2.0 * means.size * sum(len(part) for part in parts)
+    rows = list(map_on_cores(row, range(len(targets)), operations))
+    moved, squared = np.array([one[1] for one in rows]), np.array([one[2] for one in rows])
+    gram, each = centred @ centred.T, np.arange(len(targets))
+    # |nu_k - nu_t - delta|^2, and zero from a target to itself.
+    distances = pairwise_distances(centred, gram, targets) - 2 * (moved - moved[each, targets][:, None]) + squared[:, None]
+    distances[each, targets] = 0.0
+    return Geometry(
+        gram=gram,
+        mean_variance=mean_variance,
+        sizes=sizes,
+        targets=targets,
+        directional=np.array([one[0] for one in rows]),
+        squared_distances=np.maximum(distances, 0.0),
+        operator_norms=np.zeros(len(targets)),
+        norm_bound=norm_bound,
+        names=names,
+        held_out=HeldOut(moved, squared, np.array([len(part) for part in parts]), np.array([one[3] for one in rows])),
     )
 
 

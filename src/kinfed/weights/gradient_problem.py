@@ -247,14 +247,22 @@ class Answers(NamedTuple):
     means : array of shape (B, p)
     mean_variance : array of shape (B,)
     directions : Directions
-    own : array of shape (n_t, p)
-        The target's own gradients, point by point; they never leave it.
+    own : array of shape (r, p)
+        A root of the covariance of the target's own gradients: their sum of squares is the covariance; see `spread_of`.
+    n : int
+        How many own points it is the covariance of.
     """
 
     means: Array
     mean_variance: Array
     directions: Directions
     own: Array
+    n: int
+
+
+def spread_of(gradients: Array) -> Array:
+    """A root of the covariance (divisor n - 1) of gradients (n, p), which never leave the target."""
+    return np.asarray((gradients - gradients.mean(axis=0)) / np.sqrt(max(len(gradients) - 1, 1)))
 
 
 def gradient_problem(
@@ -271,13 +279,11 @@ def gradient_problem(
         :math:`C_Q`, the caution towards differences the target cannot see well.
     """
     differences, variances, linear, mean_variances = [], [], [], []
-    for t, (means, mean_variance, directions, own) in zip(targets.tolist(), answers, strict=True):
+    for t, (means, mean_variance, directions, own, n) in zip(targets.tolist(), answers, strict=True):
         apart = (means - means[t]) @ directions.basis
-        spread = (own - own.mean(axis=0)) @ directions.basis
-        divisor = max(len(own) - 1, 1)
-        directional = np.square(spread @ apart.T).sum(axis=0) / divisor
-        penalty = c_q * np.sqrt(directional / len(own))
-        penalty[t] = 2 * np.square(spread).sum() / divisor / len(own)
+        spread = own @ directions.basis
+        penalty = c_q * np.sqrt(np.square(spread @ apart.T).sum(axis=0) / n)
+        penalty[t] = 2 * np.square(spread).sum() / n
         differences.append(apart)
         variances.append((1 - directions.kept) * mean_variance)
         linear.append(penalty)

@@ -24,6 +24,7 @@ from kinfed.weights.gradient_problem import (
     gradient_problem,
     mean_gradients,
     point_gradients,
+    spread_of,
     true_directions,
 )
 from kinfed.weights.mirror_descent import Minimum, mirror_descent, stacked_minima
@@ -208,7 +209,8 @@ class GradientRows(Question[Minimum]):
         present = np.setdiff1d(np.arange(len(site.spec.names)), settings["absent"])
         means, variances, sizes = asked.arrays["means"], asked.arrays["variances"], site.spec.sizes[present]
         own = products(projection(point_gradients(models, 0, X, y, site.spec.task)))
-        answers = Answers(means, variances, true_directions(means, variances, sizes / sizes.sum()), own)
+        directions = true_directions(means, variances, sizes / sizes.sum())
+        answers = Answers(means, variances, directions, spread_of(own), len(own))
         caution = Caution(*(settings[name] for name in Caution._fields))
         found = weigh_answers([answers], np.searchsorted(present, [site.place]), sizes, caution)
         numbers = np.array([found.value[0], found.gap[0]])
@@ -293,7 +295,7 @@ class _Exchange:
         points, means, variances, directions = self._at(0 if len(self._models) == 1 else row)
         mine = slice(self._starts[target], self._starts[target] + self._sizes[target])
         own = products(PointGradients(points.residuals[mine], points.inputs[mine]))
-        return Answers(means, variances, directions, own)
+        return Answers(means, variances, directions, spread_of(own), len(own))
 
 
 def _labelled(site: SiteView) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -32,6 +32,7 @@ from kinfed.weights.objective import SimplexProblem, q_aggregation_problem
 # Targets advanced together: enough for an efficient matrix product, few enough to stay in cache.
 _TARGETS_AT_ONCE = 80
 _BISECTIONS = 64
+_POWER_STEPS = 50
 # One step multiplies a weight by up to e^(2 c); far beyond this the weights would overflow.
 _LARGEST_STEP = 100.0
 
@@ -63,7 +64,10 @@ def exponential_gradient(
     if step_scale > _LARGEST_STEP:
         raise InputError(f"step_scale must be at most {_LARGEST_STEP:g}, got {step_scale:g}; the paper takes 0.5")
     kept = sorted({positive_integer(step, "checkpoint") for step in checkpoints if step <= steps})
-    largest = 2 * shifted_operator_norms(problem.gram)[problem.targets] + np.abs(problem.linear).max(axis=1)
+    norms = (
+        shifted_operator_norms(problem.gram)[problem.targets] if problem.moved is None else moved_operator_norms(problem)
+    )
+    largest = 2 * norms + np.abs(problem.linear).max(axis=1)
     # A problem that is zero everywhere has no scale: every step size leaves the weights where they are.
     sizes = step_scale / np.where(largest > 1e-200, largest, 1.0)
     count = len(problem.targets)
@@ -102,26 +106,46 @@ def shifted_operator_norms(gram: Array) -> Array:
     return np.asarray(top + high)
 
 
+def moved_operator_norms(problem: SimplexProblem) -> Array:
+    r""":math:`|A_t|_{op}` of targets that hold rows out, by power iteration: it must not depend on the rows held out.
+
+    With :math:`P v = v - e_t \sum_k v_k`, :math:`A_t = P' G P`, G being that of the target.
+    """
+    count, n_agents = problem.linear.shape
+    own = np.arange(count), problem.targets
+    vectors = np.ones((count, n_agents))
+    norms = np.zeros(count)
+    for _ in range(_POWER_STEPS):
+        vectors[own] = 0.0
+        vectors[own] = -vectors.sum(axis=1)
+        product = problem.product(vectors)
+        vectors = product - product[own][:, None]
+        norms = np.linalg.norm(vectors, axis=1)
+        vectors /= np.maximum(norms, 1e-300)[:, None]
+    return norms
+
+
 def _path(problem: SimplexProblem, sizes: Array, steps: int, kept: list[int]) -> tuple[Array, list[Array]]:
     """Run one chunk of targets; the rows are carried as -2 eta_t w, so that a product with G is an exponent."""
-    gram, n_agents = problem.gram, problem.gram.shape[0]
+    n_agents = problem.gram.shape[0]
     totals = -2 * sizes
-    slope = -sizes[:, None] * (problem.linear - 2 * gram[problem.targets])
+    slope = -sizes[:, None] * (problem.linear - 2 * problem.product(np.eye(n_agents)[problem.targets]))
     scaled = np.repeat(totals[:, None] / n_agents, n_agents, axis=1)
     proxy, buffers = np.empty_like(scaled), _Half(slope, np.empty_like(scaled))
     path = []
     for step in range(1, steps + 1):
-        _half_step(scaled, scaled, gram, totals, buffers, out=proxy)
-        _half_step(scaled, proxy, gram, totals, buffers, out=scaled)
+        _half_step(scaled, scaled, problem, totals, buffers, out=proxy)
+        _half_step(scaled, proxy, problem, totals, buffers, out=scaled)
         if step in kept:
             path.append(scaled / totals[:, None])
     return scaled / totals[:, None], path
 
 
-def _half_step(scaled: Array, at: Array, gram: Array, totals: Array, buffers: _Half, out: Array) -> None:
+def _half_step(scaled: Array, at: Array, problem: SimplexProblem, totals: Array, buffers: _Half, out: Array) -> None:
     """Move from `scaled` along the gradient taken at `at`."""
     exponent = buffers.exponent
-    np.matmul(at, gram, out=exponent)
+    np.matmul(at, problem.gram, out=exponent)
+    problem.add_moved(at, exponent)
     np.add(exponent, buffers.slope, out=exponent)
     np.exp(exponent, out=exponent)
     np.multiply(scaled, exponent, out=out)
@@ -242,7 +266,7 @@ def entropic_minimum(
     The rule of that name (`kinfed.weights.rules.q_aggregation.entropic`) without evidence for people.
     """
     problem = q_aggregation_problem(geometry, c_q, c_p)
-    pull = positive(strength, "strength") * geometry.mean_variance[geometry.targets]
+    pull = positive(strength, "strength") * geometry.own_variance
     prior = np.log(geometry.sizes / geometry.sizes.sum())
     return mirror_descent(problem, geometry.targets, prior, pull, positive(relative_gap, "relative_gap"))
 

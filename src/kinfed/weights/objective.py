@@ -40,11 +40,16 @@ class SimplexProblem:
     linear : array of shape (T, B)
         :math:`b_t`, a row per target.
     targets : array of shape (T,)
+    moved : array of shape (T, B), optional
+        Where targets hold rows out (`kinfed.weights.geometry.HeldOut`): row and column t of G change by it, for target t.
+    squared : array of shape (T,), optional
     """
 
     gram: Array
     linear: Array
     targets: NDArray[np.int64]
+    moved: Array | None = None
+    squared: Array | None = None
 
     @property
     def alone(self) -> Array:
@@ -54,11 +59,23 @@ class SimplexProblem:
     @cached_property
     def smoothness(self) -> Array:
         """For each target the largest squared distance between two means, which bounds the curvature."""
-        return np.full(len(self.targets), float(squared_distances(self.gram).max()))
+        apart = squared_distances(self.gram)
+        if self.moved is None or self.squared is None:
+            return np.full(len(self.targets), float(apart.max()))
+        # Where a target's mean was before it moved must not count: the largest distance in every row, or the second.
+        ordered = np.sort(apart, axis=1)
+        others = np.where(apart.argmax(axis=1) == self.targets[:, None], ordered[:, [-2]].T, ordered[:, [-1]].T)
+        own = np.arange(len(self.targets)), self.targets
+        others[own] = 0.0
+        to_own = apart[self.targets] - 2 * (self.moved - self.moved[own][:, None]) + self.squared[:, None]
+        to_own[own] = 0.0
+        return np.asarray(np.maximum(others.max(axis=1), to_own.max(axis=1)))
 
     def rows(self, chosen: NDArray[np.int64] | NDArray[np.bool_]) -> SimplexProblem:
         """The same problem for some of the targets."""
-        return SimplexProblem(self.gram, self.linear[chosen], self.targets[chosen])
+        moved = None if self.moved is None else self.moved[chosen]
+        squared = None if self.squared is None else self.squared[chosen]
+        return SimplexProblem(self.gram, self.linear[chosen], self.targets[chosen], moved, squared)
 
     def value(self, weights: Array) -> Array:
         """The objective f_t(w) of every row at its weights."""
@@ -66,11 +83,25 @@ class SimplexProblem:
 
     def gradient(self, weights: Array) -> Array:
         """The gradients 2 G (w - e_t) + b_t, row by row."""
-        return np.asarray(2 * from_target(self.targets, weights) @ self.gram + self.linear)
+        return np.asarray(2 * self.product(from_target(self.targets, weights)) + self.linear)
 
     def curvature(self, steps: Array) -> Array:
         """The quadratic form v' G v of every row v."""
-        return np.asarray(np.einsum("tk,tk->t", steps @ self.gram, steps))
+        return np.asarray(np.einsum("tk,tk->t", self.product(steps), steps))
+
+    def product(self, rows: Array) -> Array:
+        """G v for every row v, with the G of its target."""
+        found = rows @ self.gram
+        self.add_moved(rows, found)
+        return np.asarray(found)
+
+    def add_moved(self, rows: Array, found: Array) -> None:
+        """Add to `found` what the rows held out change in G v."""
+        if self.moved is not None and self.squared is not None:
+            own = np.arange(len(rows)), self.targets
+            share = rows[own]
+            found[own] += np.einsum("tk,tk->t", self.moved, rows) + self.squared * share
+            found += share[:, None] * self.moved
 
 
 def default_constants(n_agents: int) -> tuple[float, float]:
@@ -85,11 +116,14 @@ def q_aggregation_problem(geometry: Geometry, c_q: float | None = None, c_p: flo
     c_q = default_q if c_q is None else nonnegative(c_q, "c_q")
     c_p = default_p if c_p is None else nonnegative(c_p, "c_p")
     targets = geometry.targets
-    n = geometry.sizes[targets][:, None]
+    n = geometry.own_sizes[:, None]
     linear = c_q * np.sqrt(geometry.directional / n)
     linear += c_p * geometry.norm_bound / n * np.sqrt(geometry.squared_distances)
-    linear[np.arange(len(targets)), targets] = 2 * geometry.mean_variance[targets]
-    return SimplexProblem(geometry.gram, linear, targets)
+    linear[np.arange(len(targets)), targets] = 2 * geometry.own_variance
+    held_out = geometry.held_out
+    if held_out is None:
+        return SimplexProblem(geometry.gram, linear, targets)
+    return SimplexProblem(geometry.gram, linear, targets, held_out.moved, held_out.squared)
 
 
 def from_target(targets: NDArray[np.int64], weights: Array) -> Array:

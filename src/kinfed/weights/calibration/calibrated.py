@@ -6,20 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.backends.agents import Agents, Fold, Places
-from kinfed.checkpoint import NOWHERE, Kept, Store
+from kinfed.backends.agents import Agents
+from kinfed.checkpoint import NOWHERE, Store
 from kinfed.embedding import X_ONLY, Embedding
 from kinfed.errors import InputError
 from kinfed.learners.base import Extent, Learner, StepwiseLearner
+from kinfed.learners.quadratics import HomeLearner
 from kinfed.splitting import SMALLEST
 from kinfed.validation import Array, positive_integer
 from kinfed.weights.calibration.bases import base_matrices
 from kinfed.weights.calibration.choice import AgentScores, choose
+from kinfed.weights.calibration.cross_fitting import cross_fit
 from kinfed.weights.calibration.family import (
     GRAND_MEAN,
     LOCAL,
@@ -31,18 +32,10 @@ from kinfed.weights.calibration.family import (
     family,
     neighbours,
 )
-from kinfed.weights.calibration.scores import Jury, calibration_name, is_trainable
 from kinfed.weights.calibration.successive_halving import Halving, halve_by_agents, halve_by_steps
 from kinfed.weights.gradient_problem import has_gradients
 from kinfed.weights.result import Weights
 from kinfed.weights.weighing import RuleContext
-
-ENOUGH_POINTS = 600
-"""Small federations deal their folds again, with other points together, until about this many were scored."""
-MOST_REPEATS = 5
-SIDE_BY_SIDE = 5
-"""Folds whose questions travel together; more would make messages long, fewer exchanges many."""
-_WEIGHTS_AT_ONCE = 2**25  # numbers of the weight rows trained together (256 MB)
 
 QUICK_OPERATIONS = 2e12
 """Arithmetic up to which the whole family is cross-validated; above it, candidates are halved successively."""
@@ -82,8 +75,8 @@ def calibrated(context: RuleContext, folds: int = 5) -> Weights:
     context : RuleContext
         With the learner that will be trained, and the ways to compare agents.
     folds : int
-        K, at least 2; slow learners set aside one fifth once, whatever K is. Agents of fewer than five points judge nothing
-        and take what the others choose.
+        K, at least 2; learners that cannot be trained at one target set one fifth aside once, whatever K is. Agents of
+        fewer than five points judge nothing and take what the others choose.
     """
     agents, learner, targets = context.agents, context.learner, context.targets
     if context.known is not None:
@@ -113,82 +106,38 @@ def calibrate(
     report : callable
         Called as ``report(done, total)``.
     store : Store
-        Finished folds, and stages of successive halving, are kept there; their losses agents keep themselves.
+        What was judged is kept there, and stages of successive halving; their losses agents keep themselves.
     """
     views, sizes, seed = Views.of(agents.spec.embeddings), agents.spec.sizes, agents.spec.seed
-    budgeted, gradients = is_budgeted(agents, learner, views, folds), has_gradients(learner.task)
+    if positive_integer(folds, "folds") < 2:
+        raise InputError("folds must be at least 2: what is scored must not be trained on")
+    gradients, at_home = has_gradients(learner.task), stays_at_home(agents, learner)
     if len(sizes) == 1 or sizes.max() < SMALLEST:
         judged = Judged((Candidate(LOCAL),), [AgentScores.of_losses(np.zeros((0, 1)))] * len(sizes))
-    elif budgeted:
+    elif isinstance(learner, HomeLearner) and at_home:
+        candidates = family(len(views.names), views.main, gradients)
+        if not is_quick(learner, Extent.of(agents.spec), folds * len(sizes) * len(candidates)):
+            candidates = budgeted_family(views.main, gradients)
+        judged = Judged(candidates, cross_fit(agents, learner, candidates, folds, report, store))
+    else:
         candidates = budgeted_family(views.main, gradients)
         halving = Halving(agents, learner, candidates, store)
         if isinstance(learner, StepwiseLearner):
             judged = halve_by_steps(halving, learner, candidates, report)
         else:
             judged = halve_by_agents(halving, learner, candidates, seed, report)
-    else:
-        candidates = family(len(views.names), views.main, gradients)
-        scores = cross_validate(agents, learner, candidates, folds=folds, progress=report, store=store)
-        judged = Judged(candidates, scores)
     plans = [one.plan for one in judged.candidates]
     simple = [one.base in (LOCAL, GRAND_MEAN) and not one.own and not one.plan.warm for one in judged.candidates]
-    choice = choose(judged.scores, judged.local, neighbours(judged.candidates), simple, plans, seed, shared=not budgeted)
+    choice = choose(judged.scores, judged.local, neighbours(judged.candidates), simple, plans, seed, shared=at_home)
     return Calibration(
         judged.candidates,
         views.names,
         choice,
         LOSSES[learner.task],
         judged.local,
-        _exchanged(judged, views, budgeted),
-        budgeted,
+        _exchanged(judged, views, at_home),
+        not at_home,
     )
-
-
-def cross_validate(
-    agents: Agents,
-    learner: Learner,
-    candidates: Sequence[Candidate],
-    *,
-    folds: int,
-    progress: Callable[[int, int], None],
-    store: Store = NOWHERE,
-) -> list[AgentScores]:
-    """Scores of all candidates by every agent; n = 0 for agents of too few points.
-
-    In every fold all agents set points aside at once. Weights and models are made of the rest by the same steps that make
-    the final ones.
-    """
-    jury = Jury(agents, calibration_name(learner, candidates, folds))
-    repeats = int(np.clip(-(-ENOUGH_POINTS // int(agents.spec.sizes.sum())), 1, MOST_REPEATS))
-    dealt = [Fold(repeat, fold, folds) for repeat in range(repeats) for fold in range(folds)]
-
-    def judge(fold: Fold) -> None:
-        view = agents.without(fold)
-        judges = jury.judges(view)
-        if len(judges) and is_trainable(view):
-            piece = f"fold {fold.repeat} {fold.fold}"
-            if store.load(piece) is None or not jury.recalls(view, candidates, judges):
-                _score(jury, view, learner, candidates, judges)
-                store.save(piece, Kept())
-        progress(next(done), len(dealt))
-
-    done = count(1)
-    progress(0, len(dealt))
-    for some in (dealt[start : start + SIDE_BY_SIDE] for start in range(0, len(dealt), SIDE_BY_SIDE)):
-        for job in agents.side_by_side([partial(judge, fold) for fold in some]):
-            job()
-    return jury.tally(candidates)
-
-
-def _score(jury: Jury, view: Agents, learner: Learner, candidates: Sequence[Candidate], judges: Places) -> None:
-    """Let the judges of one fold score all candidates."""
-    sizes = view.spec.sizes
-    bases = base_matrices(view, learner, [candidate.base for candidate in candidates], judges, budgeted=False)
-    step = max(1, _WEIGHTS_AT_ONCE // (len(judges) * len(sizes)))
-    for some in (candidates[start : start + step] for start in range(0, len(candidates), step)):
-        stacked = np.vstack([candidate.matrix(bases[candidate.base], judges, sizes) for candidate in some])
-        models = learner.fit(view.labelled("calibration"), stacked, targets=np.tile(judges, len(some)))
-        jury.score(view, learner, models, some, judges)
 
 
 def calibrated_weights(
@@ -211,14 +160,10 @@ def mixed_weights(
     return _average(_matrices(agents, learner, list(mixture), targets, budgeted), mixture)
 
 
-def is_budgeted(agents: Agents, learner: Learner, views: Views, folds: int) -> bool:
-    """Whether the whole family would take too long, so that candidates are halved successively."""
-    if positive_integer(folds, "folds") < 2:
-        raise InputError("folds must be at least 2: what is scored must not be trained on")
-    candidates = family(len(views.names), views.main, has_gradients(learner.task))
-    # A learner that does not say what a model takes is slow, whatever the extent of the data is.
-    told = hasattr(learner, "model_operations")
-    return not (told and is_quick(learner, Extent.of(agents.spec), folds * len(agents.spec.names) * len(candidates)))
+def stays_at_home(agents: Agents, learner: Learner) -> bool:
+    """Whether every target can judge by itself; other learners are trained across agents, on rows less one fold."""
+    several = agents.rows is not None and any(agent.y is not None and agent.y.ndim > 1 for agent in agents.rows)
+    return isinstance(learner, HomeLearner) and not several and learner.is_small(agents.spec)
 
 
 def is_quick(learner: Learner, extent: Extent, n_models: int) -> bool:
@@ -241,7 +186,7 @@ def _matrices(
     return {one: one.matrix(bases[one.base], targets, agents.spec.sizes) for one in dict.fromkeys(candidates)}
 
 
-def _exchanged(judged: Judged, views: Views, budgeted: bool) -> tuple[str, ...]:
+def _exchanged(judged: Judged, views: Views, at_home: bool) -> tuple[str, ...]:
     """What every agent sent for calibration, beside its part in training."""
     if len(judged.candidates) == 1:
         return ()
@@ -250,16 +195,15 @@ def _exchanged(judged: Judged, views: Views, budgeted: bool) -> tuple[str, ...]:
     sketches = " and ".join(
         f"{count} {'sketch' if count == 1 else 'sketches'} of {length}" for length, count in lengths.items()
     )
-    looks = ", its mean loss of every candidate that was looked at" if budgeted else ""
-    sentences = [
-        f"for every split an agent shared {sketches} numbers{looks}, and in the end means and covariances of "
-        "the candidates' losses over its points"
-    ]
-    if any(candidate.base.learns for candidate in judged.candidates):
-        sentences.append(
-            "for the gradient rule it answered each target's model with its mean gradient and one number more, once a round"
-        )
-    return tuple(sentences)
+    told = "means and covariances of the candidates' losses over its points"
+    if at_home:
+        return (f"an agent shared {sketches} numbers and its loss as a quadratic, of all its points, and then {told}",)
+    looks = (
+        f"an agent shared {sketches} numbers, its mean loss of every candidate that was looked at, and in the end {told}"
+    )
+    gradients = "for the gradient rule it answered a common model with its mean gradient and one number more"
+    learns = any(candidate.base.learns for candidate in judged.candidates)
+    return (looks, gradients) if learns else (looks,)
 
 
 def _average(matrices: Mapping[Candidate, Array], shares: Mapping[Candidate, float]) -> Array:

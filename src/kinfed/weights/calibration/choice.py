@@ -2,7 +2,7 @@ r"""One choice for the federation, shared where chance could have decided, and a
 
 Each agent t scores every candidate m on points it set aside: :math:`S_{tm}`, a mean loss. The federation takes the
 candidate :math:`m^*` with the smallest mean over agents, each agent's scores divided by its own scale, so that none decides
-alone. Learning alone and the grand mean win ties: any other candidate must be better by three percent.
+alone. Learning alone and the grand mean win ties: any other candidate must be better by five percent.
 
 Scores of few points are noisy, and the best of many is best partly by luck. So the weights are not those of :math:`m^*`
 alone but the average of all candidates, each with the share of resamples in which it would have been chosen. In a resample
@@ -37,7 +37,7 @@ from kinfed.parallel import map_on_cores
 from kinfed.splitting import derived_seed
 from kinfed.validation import Array, without_rounding
 
-MARGIN = 0.03
+MARGIN = 0.05
 """How much better than learning alone, in its units, a candidate must be to win against it or against the grand mean."""
 
 RESAMPLES = 400

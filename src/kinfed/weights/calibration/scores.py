@@ -1,7 +1,7 @@
-"""What every candidate is worth to every agent, on rows its models have not seen.
+"""What candidates are worth to an agent, on rows their models have not seen.
 
-Calibration says which candidates to train and who shall judge them. A judge keeps the losses of its rows to itself and
-tells, in the end, their means and covariances.
+Successive halving says which candidates to train and who shall judge them. A judge keeps the losses of its rows to itself
+and tells their mean, and, in the end, means and covariances; where targets judge by themselves, these alone.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class KeptLosses:
 
 @dataclass(frozen=True, eq=False)
 class Losses(Question[dict[int, Array]]):
-    """Let agents judge models on the rows they set aside; they keep the losses, and tell means where they are asked to.
+    """Let agents judge models on the rows they set aside; they keep the losses, and tell the mean of every candidate.
 
     Attributes
     ----------
@@ -108,9 +108,6 @@ class Losses(Question[dict[int, Array]]):
     columns : tuple of int
         Under which the losses of the candidates are kept; what is judged again in the same fold replaces what was kept.
     judges : array of int
-    tell : bool
-        Whether agents answer with their mean loss of every candidate. Successive halving asks, to go on with the
-        best; cross-validation does not: where a single row was set aside, the mean is that row's loss.
     """
 
     calibration: str
@@ -118,7 +115,6 @@ class Losses(Question[dict[int, Array]]):
     models: Models
     columns: tuple[int, ...]
     judges: Places
-    tell: bool
 
     name = "losses"
     phase = "calibration scores"
@@ -126,7 +122,7 @@ class Losses(Question[dict[int, Array]]):
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
         """To every judge its candidates."""
         learner = site_learner(self.learner)
-        settings = {"calibration": self.calibration, "columns": list(self.columns), "tell": self.tell}
+        settings = {"calibration": self.calibration, "columns": list(self.columns)}
         return {
             int(k): Message(settings, learner.pack(self.models, self._rows(place)))
             for place, k in enumerate(self.judges.tolist())
@@ -141,7 +137,7 @@ class Losses(Question[dict[int, Array]]):
         """Judge; the losses of single rows stay here."""
         models, settings = site.learner.unpack(asked.arrays, site.spec), asked.settings
         means = cls._judge(site, settings["calibration"], models, range(len(models)), settings["columns"])
-        return Message(arrays={"mean": means} if settings["tell"] else {})
+        return Message(arrays={"mean": means})
 
     @staticmethod
     def _judge(site: SiteView, calibration: str, models: Models, rows: Sequence[int], columns: Sequence[int]) -> Array:
@@ -151,20 +147,19 @@ class Losses(Question[dict[int, Array]]):
         return np.asarray(losses.mean(axis=0))
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
-        """A mean for each candidate, or nothing."""
-        return {"mean": ArraySpec((len(self.columns),))} if self.tell else {}
+        """A mean for each candidate."""
+        return {"mean": ArraySpec((len(self.columns),))}
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> dict[int, Array]:
-        """By agent, what it told; empty if nobody was asked to."""
-        return {k: one.arrays["mean"] for k, one in answers.items()} if self.tell else {}
+        """By agent, what it told."""
+        return {k: one.arrays["mean"] for k, one in answers.items()}
 
     def pooled(self, agents: PooledAgents) -> dict[int, Array]:
         """The same without packing models."""
-        told = {
+        return {
             t: self._judge(agents.site(t), self.calibration, self.models, self._rows(place).tolist(), self.columns)
             for place, t in enumerate(self.judges.tolist())
         }
-        return told if self.tell else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,8 +221,7 @@ class Tally(Question[list[AgentScores]]):
     def answer(cls, site: SiteView, asked: Message) -> Message:
         """Over all rows that were judged; those of several repeats are averaged first."""
         found = kept_losses(site, asked.settings["calibration"]).scores(asked.settings["columns"])
-        upper = np.triu_indices(len(found.mean))
-        return Message({"rows": found.n}, {"mean": found.mean, "covariance": found.covariance[upper]})
+        return told_scores(found)
 
     def pooled(self, agents: PooledAgents) -> list[AgentScores]:
         """The scores of every agent, read off the losses that are kept here."""
@@ -235,28 +229,44 @@ class Tally(Question[list[AgentScores]]):
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
         """Means, and the upper half of a matrix."""
-        count = len(self.columns)
-        return {"mean": ArraySpec((count,), gaps=True), "covariance": ArraySpec((count * (count + 1) // 2,), gaps=True)}
+        return scores_form(len(self.columns))
 
     def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
         """Scores must be of what was judged, and could be those of losses."""
-        rows = whole_number(answer.settings["rows"], "the number of rows")
-        if not 0 < rows <= spec.sizes[place]:
-            return "it has lost the losses it was to sum up"
         # One agent that missed a candidate would take it from everybody, so it is the agent that is left out.
-        judged = np.isin(self.columns, list(self.judged[place]))
-        return _impossible(self._scores(answer), judged, spec.task)
+        return scores_fault(answer, spec, place, np.isin(self.columns, list(self.judged[place])))
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> list[AgentScores]:
         """In the order of the agents."""
         nothing = AgentScores.of_losses(np.zeros((0, len(self.columns))))
-        return [self._scores(answers[k]) if k in answers else nothing for k in range(len(spec.names))]
+        return [read_scores(answers[k]) if k in answers else nothing for k in range(len(spec.names))]
 
-    def _scores(self, answer: Message) -> AgentScores:
-        mean, upper = answer.arrays["mean"], np.triu_indices(len(self.columns))
-        covariance = np.empty((len(mean), len(mean)))
-        covariance[upper] = covariance.T[upper] = answer.arrays["covariance"]
-        return AgentScores(int(answer.settings["rows"]), mean, covariance)
+
+def told_scores(found: AgentScores) -> Message:
+    """What an agent answers of its scores: of the covariances, which are symmetric, the upper half."""
+    upper = np.triu_indices(len(found.mean))
+    return Message({"rows": found.n}, {"mean": found.mean, "covariance": found.covariance[upper]})
+
+
+def read_scores(answer: Message) -> AgentScores:
+    """The scores an agent told."""
+    mean = answer.arrays["mean"]
+    upper, covariance = np.triu_indices(len(mean)), np.empty((len(mean), len(mean)))
+    covariance[upper] = covariance.T[upper] = answer.arrays["covariance"]
+    return AgentScores(int(answer.settings["rows"]), mean, covariance)
+
+
+def scores_form(count: int) -> dict[str, ArraySpec]:
+    """The form of `told_scores` of that many candidates."""
+    return {"mean": ArraySpec((count,), gaps=True), "covariance": ArraySpec((count * (count + 1) // 2,), gaps=True)}
+
+
+def scores_fault(answer: Message, spec: TrainingSpec, place: int, judged: NDArray[np.bool_]) -> str | None:
+    """What is wrong with told scores: they must be of what was judged, and could be those of losses."""
+    rows = whole_number(answer.settings["rows"], "the number of rows")
+    if not 0 < rows <= spec.sizes[place]:
+        return "it has lost the losses it was to sum up"
+    return _impossible(read_scores(answer), judged, spec.task)
 
 
 def kept_losses(site: SiteView, calibration: str) -> KeptLosses:
@@ -298,11 +308,9 @@ class Jury:
         models: Models,
         candidates: Sequence[Candidate],
         judges: Places,
-        *,
-        tell: bool = False,
     ) -> dict[int, Array]:
         """Let judges score models, one candidate after another, agent by agent; see `Losses`."""
-        return view.ask(Losses(self.calibration, learner, models, self._entered(candidates, judges), judges, tell))
+        return view.ask(Losses(self.calibration, learner, models, self._entered(candidates, judges), judges))
 
     def recalls(self, view: Agents, candidates: Sequence[Candidate], judges: Places) -> bool:
         """Whether judges still know what they scored before the run was cut off."""

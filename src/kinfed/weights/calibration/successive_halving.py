@@ -76,7 +76,7 @@ class Halving:
 
     def score(self, models: Models, candidates: Sequence[Candidate], agents: NDArray[np.int64]) -> dict[int, list[float]]:
         """Let agents judge, and tell their means; models come one candidate after another, agent by agent."""
-        told = self.jury.score(self.view, self._learner, models, candidates, agents, tell=True)
+        told = self.jury.score(self.view, self._learner, models, candidates, agents)
         return {t: means.tolist() for t, means in told.items()}
 
     def hear(self, candidates: Sequence[Candidate], told: Mapping[int, Sequence[float]]) -> None:

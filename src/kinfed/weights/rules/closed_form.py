@@ -100,15 +100,17 @@ def similarity_test(geometry: Geometry, zeta: float = 1.0, extra_self: float = 0
     """
     zeta = nonnegative(zeta, "zeta")
     extra = min(nonnegative(extra_self, "extra_self"), 1.0)
-    targets = geometry.targets
-    own = geometry.mean_variance[targets][:, None]
-    unbiased = geometry.squared_distances - own - geometry.mean_variance
-    kin = unbiased <= zeta * own
-    kin[np.arange(len(targets)), targets] = True
-    averages = kin * geometry.sizes.astype(float)
-    averages /= averages.sum(axis=1, keepdims=True)
-    alone = np.eye(len(geometry))[targets]
-    return weights_of(geometry, "similarity-test", (1 - extra) * averages + extra * alone)
+    alone = np.eye(len(geometry))[geometry.targets]
+    return weights_of(geometry, "similarity-test", (1 - extra) * similar_kin(geometry, zeta) + extra * alone)
+
+
+def similar_kin(geometry: Geometry, zeta: float) -> NDArray[np.float64]:
+    """Rows (T, B) of the similarity test alone."""
+    own = geometry.own_variance[:, None]
+    kin = geometry.squared_distances - own - geometry.mean_variance <= zeta * own
+    kin[np.arange(len(kin)), geometry.targets] = True
+    averages = kin * geometry.target_sizes
+    return np.asarray(averages / averages.sum(axis=1, keepdims=True))
 
 
 def james_stein(geometry: Geometry) -> Weights:

@@ -1,0 +1,146 @@
+r"""Log losses as quadratics: each agent expands its own about a model of its own, and a target weighs them with its rows.
+
+Agent k takes the coefficients :math:`\hat\theta_k` that minimise its log loss under normal priors, so that they are finite
+whatever its rows are, and answers gradient and curvature there, as :math:`H_k` and :math:`b_k = H_k \hat\theta_k - g_k`
+(`kinfed.learners.quadratics`). A sum of such expansions, each near where its agent's rows are fitted well, follows the sum
+of the losses far better than one about a common point would where agents differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfed.backends.agents import Question, SiteView, TrainingSpec
+from kinfed.backends.wire import ArraySpec, Message
+from kinfed.federation import Agent
+from kinfed.learners.descent import newton
+from kinfed.learners.inputs import own_codes, own_columns, two_classes
+from kinfed.learners.quadratics import Quadratics, without
+from kinfed.learners.softmax import SoftmaxRisk, coefficient_penalties, coefficient_rows, definite_hessian
+from kinfed.validation import Array
+
+SLOPE_DEVIATION, INTERCEPT_DEVIATION = 1.0, 3.0
+"""Standard deviations of the priors under which an agent finds where to expand; columns are standardised."""
+_TOLERANCE, _MOST_STEPS = 1e-6, 100
+
+
+@dataclass(frozen=True)
+class Expansions(Question[Quadratics]):
+    """Everybody's log loss as a quadratic, from all rows."""
+
+    name = "expansions"
+    about_data = True
+
+    @classmethod
+    def answer(cls, site: SiteView, asked: Message) -> Message:
+        """Curvature and slope of the own log loss."""
+        return Message(arrays=dict(zip(("curvature", "slope"), expanded(site.agent, site.spec), strict=True)))
+
+    def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
+        """A matrix and a vector, as long as a model."""
+        size = _length(spec)
+        return {"curvature": ArraySpec((size, size)), "slope": ArraySpec((size,))}
+
+    def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
+        """A log loss is convex."""
+        curvature = answer.arrays["curvature"]
+        scale = max(float(np.abs(curvature).max()), 1e-300)
+        if np.abs(curvature - curvature.T).max() > 1e-9 * scale or np.linalg.eigvalsh(curvature)[0] < -1e-9 * scale:
+            return "its curvature is not that of a loss"
+        return None
+
+    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> Quadratics:
+        """One stack; zero where an agent has not answered."""
+        size, count = _length(spec), len(spec.names)
+        found = Quadratics(np.zeros(count), np.zeros((count, size, size)), np.zeros((count, size)), np.full(count, np.nan))
+        for k, one in answers.items():
+            found.n[k] = spec.sizes[k]
+            found.curvature[k], found.slope[k] = one.arrays["curvature"], one.arrays["slope"]
+        return found
+
+
+def expanded(agent: Agent, spec: TrainingSpec) -> tuple[Array, Array]:
+    """Curvature (p, p) and slope (p,) of an agent's mean log loss, about its own model."""
+    penalties = np.full((1, spec.dim + 1), 0.5 / SLOPE_DEVIATION**2 / len(agent))
+    penalties[:, -1] = 0.5 / INTERCEPT_DEVIATION**2 / len(agent)
+    risk = _own_risk(agent, spec, np.ones(1), penalties, np.ones((1, len(two_classes(spec))), dtype=bool))
+    found = newton(risk, np.zeros(risk.shape), _TOLERANCE, _MOST_STEPS).theta
+    _, gradient = risk.value_and_gradient(found)
+    gradient -= 2 * penalties[:, None, :] * found
+    curvature = risk.curvature(found, np.zeros(1, dtype=np.int64)).swapaxes(2, 3).reshape(found.size, found.size)
+    return curvature, curvature @ found.ravel() - gradient.ravel()
+
+
+@dataclass(frozen=True, eq=False)
+class HomeRisk:
+    """Penalised log losses of the own rows of a target, and everybody else's as quadratics; see `descent.Risks`.
+
+    Attributes
+    ----------
+    own : SoftmaxRisk
+        Of the own rows, each model with its own weight of them.
+    curvature : array of shape (T, p, p)
+    slope : array of shape (T, p)
+    """
+
+    own: SoftmaxRisk
+    curvature: Array
+    slope: Array
+
+    @classmethod
+    def of(
+        cls, others: Quadratics, rows: Array, place: int, own: Agent, spec: TrainingSpec, penalty: float, intercept: bool
+    ) -> HomeRisk:
+        """The risks of weight rows (T, B) of the agent at `place`."""
+        heard = without(rows, place)
+        seen = np.isin(np.arange(len(two_classes(spec))), own_codes(own, spec))
+        present = seen | (heard.sum(axis=1, keepdims=True) > 0)
+        penalties = coefficient_penalties(penalty, present, spec.dim, spec.dim + 1)
+        if not intercept:
+            penalties[:, -1] = 1e6
+        return cls(_own_risk(own, spec, rows[:, place], penalties, present), *others.weighted(heard))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(T, K, p): models, rows of coefficients, columns."""
+        return self.own.shape
+
+    def value_and_gradient(self, theta: Array) -> tuple[Array, Array]:
+        """Values (T,) and gradients (T, K, p)."""
+        value, gradient = self.own.value_and_gradient(theta)
+        flat = theta.reshape(len(theta), -1)
+        product = (self.curvature @ flat[..., None])[..., 0]
+        value += np.einsum("tp,tp->t", flat, product / 2 - self.slope)
+        return value, gradient + (product - self.slope).reshape(theta.shape)
+
+    def hessian(self, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Positive definite Hessians of the models `rows`."""
+        count, (_, classes, columns) = len(rows), self.shape
+        others = self.curvature[rows].reshape(count, classes, columns, classes, columns).swapaxes(2, 3)
+        return definite_hessian(self.own.curvature(theta, rows) + others, self.own.penalties[rows], self.own.present[rows])
+
+    def bound(self) -> Array:
+        """Not needed by Newton's method."""
+        raise NotImplementedError
+
+    bound_diagonal = bound
+
+
+def _own_risk(
+    agent: Agent, spec: TrainingSpec, weights: Array, penalties: Array, present: NDArray[np.bool_]
+) -> SoftmaxRisk:
+    """The log loss of one agent's rows, for models that give it these weights."""
+    n_classes, codes = len(two_classes(spec)), own_codes(agent, spec)
+    points = np.column_stack([own_columns(agent, spec.dim), np.ones(len(agent))])
+    labels = np.array([1]) if n_classes == 2 else np.arange(n_classes)
+    sums = (codes == labels[:, None]).astype(np.float64) @ points / len(agent)
+    shares = np.repeat(weights[:, None] / len(agent), len(agent), axis=1)
+    return SoftmaxRisk(points[None], np.zeros(1, dtype=np.int64), shares, weights[:, None, None] * sums, present, penalties)
+
+
+def _length(spec: TrainingSpec) -> int:
+    return coefficient_rows(len(two_classes(spec))) * (spec.dim + 1)
