@@ -110,7 +110,7 @@ class Recording(Crossing):
     def talks(self) -> list[tuple[int, Request, Message]]:
         found = []
         for address, request, answer in self.crossed:
-            if answer == Failure(NO_SPEC):
+            if isinstance(answer, Failure) and answer.reason == NO_SPEC:
                 continue  # it is told again
             assert isinstance(answer, Message), answer
             found += [(int(address), *talk) for talk in separated(request, answer)]

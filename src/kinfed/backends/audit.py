@@ -13,6 +13,7 @@ from typing import IO, Any
 import pandas
 
 from kinfed.errors import InputError
+from kinfed.files import open_private_log
 from kinfed.markup import card, paragraph, table
 from kinfed.plotting.evaluation import AuditPlots
 
@@ -62,8 +63,7 @@ class Audit:
     def __post_init__(self) -> None:
         if self.path is not None:
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self.path.open("a", encoding="utf-8")
+                self._file = open_private_log(self.path)
             except OSError as error:
                 raise InputError(f"the audit log {self.path} cannot be written: {error.strerror or error}") from None
 
@@ -97,6 +97,11 @@ class Audit:
     def note(self, what: str) -> None:
         """Write down an event of the run itself."""
         self._write({"event": what})
+
+    @property
+    def messages(self) -> int:
+        """How many messages crossed."""
+        return self._messages.total()
 
     @property
     def traffic(self) -> pandas.DataFrame:

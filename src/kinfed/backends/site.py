@@ -299,9 +299,9 @@ class InProcess:
             try:
                 answers[address], self._notes[address] = answer(self._sites[address], request, self._notes[address])
             except KinfedError as error:
-                answers[address] = Failure(str(error))
+                answers[address] = Failure(str(error), self._sites[address].name)
             except Exception as error:  # one agent may fail in any way; the others go on
-                answers[address] = Failure(f"{type(error).__name__}: {error}")
+                answers[address] = Failure(f"{type(error).__name__}: {error}", self._sites[address].name)
         return answers
 
     def close(self) -> None:

@@ -1,0 +1,200 @@
+"""What a run on Flower says and leaves behind: names, lines, logs and rights of files; both apps in one process."""
+
+import json
+import logging
+import stat
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import kinfed
+from flower_federation import NAMES
+from kinfed.backends.flower.channel import server_app
+from kinfed.backends.flower.nodes import InProcessGrid, client_app
+from kinfed.backends.site import answer
+from kinfed.deployment import server as deployed
+from kinfed.deployment.server import ProgressLines, run_federation
+from kinfed.deployment.site import site_from_context
+from kinfed.errors import InputError
+
+RIDGE = {"target": "y", "task": "regression", "learner": "ridge", "rule": "q-aggregation", "test-size": 0.25, "agents": 3}
+
+
+def node(folder, name, **more):
+    return {"name": name, "data": str(folder / f"{name}.csv"), **more}
+
+
+def run(out, configs, answering=answer, **options):
+    """A run of the apps as they are deployed, on nodes with these configurations."""
+    app = client_app(site_from_context, answering)
+    run_config = {**RIDGE, "out": str(out), **options}
+    with InProcessGrid(app, configs, run_config) as grid:
+        server_app(run_federation)(grid, grid.server_context())
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    "broken, told",
+    [
+        ({"data": "nowhere.csv"}, "... does not exist"),
+        ({"least-rows": 50}, "fewer than 50 rows"),
+        ({"dat": "x"}, "no option 'dat'"),
+    ],
+)
+def test_a_site_that_cannot_begin_is_called_by_its_configured_name(sites, tmp_path, broken, told, caplog):
+    with caplog.at_level(logging.INFO, "flwr"):
+        run(tmp_path, [node(sites, "north"), {**node(sites, "south"), **broken}, node(sites, "west")])
+    missed = pd.read_csv(tmp_path / "attendance.csv")
+    assert set(missed.agent) == {"south"}
+    assert all(told in reason for reason in missed.reason)
+    log = lines_of(tmp_path / "audit.jsonl")
+    assert {line["agent"] for line in log if "agent" in line} == set(NAMES)
+    assert "south: " in next(line for line in caplog.messages if line.startswith("introduction: 2 of 3 sites answered"))
+    assert "Traceback" not in caplog.text
+
+
+def test_a_node_without_a_name_is_called_by_its_partition(sites, tmp_path):
+    run(tmp_path, [node(sites, "north"), node(sites, "west"), {"data": "nowhere.csv", "partition-id": 7}])
+    assert set(pd.read_csv(tmp_path / "attendance.csv").agent) == {"partition-id 7"}
+
+
+def test_where_no_site_can_begin_the_run_ends_and_says_why(sites, tmp_path):
+    configs = [node(sites, name, **{"least-rows": 50}) for name in NAMES]
+    with pytest.raises(InputError, match=r"no agent can take part \(north: this site has fewer than 50 rows.*; south: "):
+        run(tmp_path, configs)
+
+
+def test_of_a_mistake_nobody_foresaw_the_server_hears_the_kind_and_the_site_logs_where_it_was(sites, tmp_path, caplog):
+    def fails(site, request, notes):
+        if site.name == "south" and request.question == "sketches":
+            object.__setattr__(site, "_sessions", None)
+        return answer(site, request, notes)
+
+    run(tmp_path, [node(sites, name) for name in NAMES], fails, quorum=0.1)
+    told = pd.read_csv(tmp_path / "attendance.csv").query("phase == 'sketches'")
+    assert list(told.agent) == ["south"]
+    assert list(told.reason) == ["the question sketches failed (TypeError); the log of the site says more"]
+    (record,) = [one for one in caplog.records if one.getMessage().startswith("no answer to sketches: ")]
+    assert record.exc_info is not None
+
+
+# ---------------------------------------------------------------- whoever comes late
+
+
+class LateGrid(InProcessGrid):
+    """The last node connects when all results but its own are there."""
+
+    def __init__(self, *args, out):
+        super().__init__(*args)
+        self.out = out
+        self.last = max(self._contexts)
+
+    def get_node_ids(self):
+        return [one for one in self._contexts if one != self.last or (self.out / "index.html").exists()]
+
+
+def run_with_late(out, configs, answering=answer, **options):
+    app = client_app(site_from_context, answering)
+    run_config = {**RIDGE, "out": str(out), "agents": len(configs) - 1, **options}
+    with LateGrid(app, configs, run_config, out=out) as grid:
+        server_app(run_federation)(grid, grid.server_context())
+
+
+RESULTS = ("weights.csv", "scores.csv", "index.html", "attendance.csv", "traffic.csv", "result.json")
+
+
+def test_the_others_have_their_results_before_a_late_site_is_asked_and_its_join_is_quiet(sites, tmp_path, caplog):
+    out, seen = tmp_path / "out", []
+
+    def watching(site, request, notes):
+        if site.name == "west":
+            seen.append((request.question, {name: (out / name).read_bytes() for name in RESULTS}))
+            assert all((tmp_path / name / "model" / "model.json").exists() for name in NAMES[:2])
+        return answer(site, request, notes)
+
+    with caplog.at_level(logging.INFO):
+        run_with_late(out, [node(sites, name, out=str(tmp_path / name)) for name in NAMES], watching)
+    asked, before = [question for question, _ in seen], seen[0][1]
+    assert asked[:3] == ["describe", "agree", "sketches"]  # one sketch, and nothing is asked in vain
+    assert asked.count("sketches") == 1
+    assert not [record for record in caplog.records if record.exc_info or record.levelno > logging.INFO]
+    assert "agent west came late and has weights and a model" in caplog.messages
+    assert len(pd.read_csv(out / "attendance.csv")) == 0
+    for name in ("weights.csv", "scores.csv"):  # of the others nothing has changed
+        assert (out / name).read_bytes() == before[name]
+    assert list(pd.read_csv(out / "newcomers-weights.csv").target) == ["west"]
+    assert list(kinfed.load(out).joined) == ["west"]
+    assert "west" in set(pd.read_csv(out / "traffic.csv").agent)
+    assert kinfed.load_model(tmp_path / "west" / "model").agent == "west"
+
+
+@pytest.mark.parametrize("dies_at", ["describe", "agree", "sketches", "own-weights", "moments"])
+def test_a_late_site_that_fails_costs_only_itself(sites, tmp_path, dies_at):
+    def dying(site, request, notes):
+        if site.name == "west" and request.question == dies_at:
+            raise InputError("the disk is full")
+        return answer(site, request, notes)
+
+    run_with_late(tmp_path, [node(sites, name) for name in NAMES], dying)
+    assert set(pd.read_csv(tmp_path / "attendance.csv").agent) == {"west"}
+    assert list(pd.read_csv(tmp_path / "weights.csv", index_col=0).index) == list(NAMES[:2])
+    found = kinfed.load(tmp_path)
+    assert not found.joined
+    assert np.isfinite(found.scores.to_numpy()).all()
+    assert lines_of(tmp_path / "audit.jsonl")[-1]["event"] == "the run is complete"
+
+
+# ---------------------------------------------------------------- lines for whoever started the run
+
+
+def test_every_exchange_has_a_line_that_says_who_answered_how_far_it_is_and_the_time(monkeypatch, caplog):
+    now = [100.0]
+    monkeypatch.setattr(deployed.time, "monotonic", lambda: now[0])
+    lines = ProgressLines(now[0])
+    with caplog.at_level(logging.INFO, "flwr"):
+        lines.exchanged("sketches", 3, {})
+        now[0] = 107.2
+        lines.worked("personalized: training", 2, 20)
+        lines.exchanged("training 2", 2, {"west": "no answer within 60 s"})
+        now[0] = 108.0
+        lines.exchanged("training 3", 3, {})  # a second later there is no other
+        lines.exchanged("training 4", 2, {"west": "it is not there"})  # but for one that somebody missed
+    assert caplog.messages == [
+        "sketches: 3 of 3 sites answered; 0 s so far",
+        "training 2: 2 of 3 sites answered; west: no answer within 60 s; personalized: training: 2 of 20; 7 s so far",
+        "training 4: 2 of 3 sites answered; west: it is not there; personalized: training: 2 of 20; 8 s so far",
+    ]
+
+
+def test_a_run_tells_how_far_it_is(sites, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(deployed, "_SECONDS_BETWEEN", 0.0)
+    with caplog.at_level(logging.INFO, "flwr"):
+        run(tmp_path, [node(sites, name) for name in NAMES])
+    told = [message.partition(":")[0] for message in caplog.messages if "3 of 3 sites answered" in message]
+    phases = dict.fromkeys(line["phase"] for line in lines_of(tmp_path / "audit.jsonl") if "phase" in line)
+    assert told == list(phases)
+    assert caplog.messages[0] == "waiting for 3 sites, at most 600 s"
+    assert caplog.messages[-1] == f"the results are in {tmp_path.resolve()}"
+
+
+# ---------------------------------------------------------------- rights
+
+
+def test_what_a_run_keeps_is_for_its_owner_alone(sites, tmp_path):
+    out, kept, mine = tmp_path / "run" / "out", tmp_path / "kept", tmp_path / "mine"
+    for _ in range(2):  # the second time there is a model of an earlier run
+        run(out, [node(sites, name, out=str(mine / name)) for name in NAMES], checkpoint=str(kept))
+        kept = tmp_path / "kept again"
+    private = [*tmp_path.rglob("*.npz"), *tmp_path.rglob("*.json"), *tmp_path.rglob("audit.jsonl")]
+    assert len(private) > 10
+    assert {stat.S_IMODE(one.stat().st_mode) for one in private} == {0o600}
+    folders = [one for one in tmp_path.rglob("*") if one.is_dir()]
+    assert {stat.S_IMODE(one.stat().st_mode) for one in folders} == {0o700}
+    assert any(one.parent.name == "earlier" for one in folders)
