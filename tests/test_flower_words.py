@@ -3,6 +3,7 @@
 import json
 import logging
 import stat
+from datetime import datetime, timedelta
 
 import numpy as np
 import pandas as pd
@@ -182,6 +183,54 @@ def test_a_run_tells_how_far_it_is(sites, tmp_path, monkeypatch, caplog):
     assert told == list(phases)
     assert caplog.messages[0] == "waiting for 3 sites, at most 600 s"
     assert caplog.messages[-1] == f"the results are in {tmp_path.resolve()}"
+
+
+# ---------------------------------------------------------------- the site's own log
+
+
+def crossed(lines, agent):
+    return [
+        (line["direction"], line["bytes"], line["arrays"])
+        for line in lines
+        if line.get("agent") == agent and "direction" in line
+    ]
+
+
+@pytest.mark.parametrize("rule", ["q-aggregation", "gradient"])
+def test_a_site_with_a_folder_writes_down_what_the_server_does(sites, tmp_path, rule):
+    configs = [node(sites, name, out=str(tmp_path / name)) for name in NAMES[:2]] + [node(sites, "west")]
+    run(tmp_path / "out", configs, rule=rule)
+    at_the_server = lines_of(tmp_path / "out" / "audit.jsonl")
+    for name in NAMES[:2]:
+        mine = lines_of(tmp_path / name / "audit.jsonl")
+        assert crossed(mine, name) == crossed(at_the_server, name)
+        assert {line["run"] for line in mine} == {"1"}
+        for line in mine:
+            assert datetime.strptime(line["time"], "%Y-%m-%dT%H:%M:%S%z").utcoffset() == timedelta(0)
+            assert len(line["shapes"]) == len(line["arrays"])
+        sketched = [line for line in mine if line["question"] == "sketches" and line["direction"] == "to the server"]
+        assert sketched[0]["shapes"] == [[500], []]
+    assert not (tmp_path / "west").exists()  # without a folder there is no log
+
+
+def test_a_site_writes_down_what_it_refused_in_the_words_the_server_heard(sites, tmp_path):
+    configs = [node(sites, name, out=str(tmp_path / name)) for name in NAMES]
+    configs[1]["least-rows"], configs[2]["data"] = 50, "nowhere.csv"
+    run(tmp_path / "out", configs)
+    missed = pd.read_csv(tmp_path / "out" / "attendance.csv").groupby("agent")["reason"].first()
+    for name in NAMES[1:]:
+        assert {line["missed"] for line in lines_of(tmp_path / name / "audit.jsonl") if "missed" in line} == {missed[name]}
+
+
+def test_a_site_that_cannot_write_its_log_answers_nothing(sites, tmp_path):
+    (tmp_path / "file").touch()
+    configs = [node(sites, name) for name in NAMES]
+    configs[2]["out"] = str(tmp_path / "file" / "below")
+    run(tmp_path / "out", configs)
+    missed = pd.read_csv(tmp_path / "out" / "attendance.csv")
+    assert set(missed.agent) == {"west"}
+    assert "its own log cannot be written" in missed.reason[0]
+    assert str(tmp_path) not in missed.reason[0]
 
 
 # ---------------------------------------------------------------- rights

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kinfed.backends.audit import AUDIT
 from kinfed.backends.server import connected
 from kinfed.backends.transport import TimeoutPolicy
 from kinfed.backends.wire import Channel
@@ -20,8 +21,6 @@ from kinfed.learners.base import site_learner
 from kinfed.result import Personalization
 from kinfed.result_files import write_tables
 from kinfed.run import comparing, run
-
-AUDIT = "audit.jsonl"
 
 _SECONDS_BETWEEN = 3.0
 

@@ -48,7 +48,7 @@ def client_app(make_site: Callable[[Context], Site], answer: Answer = answer_at_
         request = decode_request(message.content)
         key = context.run_id, context.node_id
         notes: Arrays = decode_arrays(context.state[NOTES]) if NOTES in context.state else {}
-        name = _configured_name(context)
+        name = configured_name(context)
         try:
             if key not in sites:
                 for old in [known for known in sites if known[0] != context.run_id]:
@@ -68,7 +68,7 @@ def client_app(make_site: Callable[[Context], Site], answer: Answer = answer_at_
     return app
 
 
-def _configured_name(context: Context) -> str:
+def configured_name(context: Context) -> str:
     """What a node is called before its data are read."""
     given = context.node_config.get("name", "")
     return str(given) or f"partition-id {context.node_config.get('partition-id', 'unknown')}"
