@@ -1,6 +1,5 @@
 """What a run on Flower says and leaves behind: names, lines, logs and rights of files; both apps in one process."""
 
-import json
 import logging
 import stat
 from datetime import datetime, timedelta
@@ -10,7 +9,7 @@ import pandas as pd
 import pytest
 
 import kinfed
-from flower_federation import NAMES
+from flower_federation import NAMES, crossed, lines_of
 from kinfed.backends.flower.channel import server_app
 from kinfed.backends.flower.nodes import InProcessGrid, client_app
 from kinfed.backends.site import answer
@@ -32,10 +31,6 @@ def run(out, configs, answering=answer, **options):
     run_config = {**RIDGE, "out": str(out), **options}
     with InProcessGrid(app, configs, run_config) as grid:
         server_app(run_federation)(grid, grid.server_context())
-
-
-def lines_of(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 # ---------------------------------------------------------------- names
@@ -186,14 +181,6 @@ def test_a_run_tells_how_far_it_is(sites, tmp_path, monkeypatch, caplog):
 
 
 # ---------------------------------------------------------------- the site's own log
-
-
-def crossed(lines, agent):
-    return [
-        (line["direction"], line["bytes"], line["arrays"])
-        for line in lines
-        if line.get("agent") == agent and "direction" in line
-    ]
 
 
 @pytest.mark.parametrize("rule", ["q-aggregation", "gradient"])
