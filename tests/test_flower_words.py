@@ -1,6 +1,8 @@
 """What a run on Flower says and leaves behind: names, lines, logs and rights of files; both apps in one process."""
 
+import json
 import logging
+import os
 import stat
 from datetime import datetime, timedelta
 
@@ -11,12 +13,13 @@ import pytest
 import kinfed
 from flower_federation import NAMES, crossed, lines_of
 from kinfed.backends.flower.channel import server_app
-from kinfed.backends.flower.nodes import InProcessGrid, client_app
+from kinfed.backends.flower.nodes import FIRST_NODE, InProcessGrid, client_app
 from kinfed.backends.site import answer
 from kinfed.deployment import server as deployed
 from kinfed.deployment.server import ProgressLines, run_federation
 from kinfed.deployment.site import site_from_context
 from kinfed.errors import InputError
+from pages import ROOT
 
 RIDGE = {"target": "y", "task": "regression", "learner": "ridge", "rule": "q-aggregation", "test-size": 0.25, "agents": 3}
 
@@ -67,6 +70,33 @@ def test_where_no_site_can_begin_the_run_ends_and_says_why(sites, tmp_path):
         run(tmp_path, configs)
 
 
+def test_a_site_with_other_columns_than_most_is_left_out(sites, tmp_path):
+    table = pd.read_csv(sites / "south.csv").rename(columns={"dose": "doses"})
+    table.to_csv(tmp_path / "south.csv", index=False)
+    run(tmp_path / "out", [node(sites, "north"), node(tmp_path, "south"), node(sites, "west")])
+    (missed,) = pd.read_csv(tmp_path / "out" / "attendance.csv").itertuples(index=False)
+    assert tuple(missed) == ("south", "introduction", "its columns differ from those of most agents in dose, doses")
+
+
+def test_a_node_that_has_told_no_name_is_called_by_its_number(sites, tmp_path):
+    def make_site(context):
+        if context.node_config["name"] == "south":
+            raise ImportError("kinfed is not installed")  # as Flower reports it, before anything of ours is run
+        return site_from_context(context)
+
+    run_config = {**RIDGE, "out": str(tmp_path)}
+    with InProcessGrid(client_app(make_site), [node(sites, name) for name in NAMES], run_config) as grid:
+        server_app(run_federation)(grid, grid.server_context())
+    assert set(pd.read_csv(tmp_path / "attendance.csv").agent) == {f"at {list(grid.get_node_ids())[1]}"}
+
+
+def test_a_run_begins_with_those_that_are_there_in_time(sites, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "flwr"):
+        run(tmp_path, [node(sites, name) for name in NAMES[:2]], seconds=0.5)
+    assert "waiting for 3 sites, at most 0.5 s" in caplog.messages
+    assert list(pd.read_csv(tmp_path / "weights.csv", index_col=0).index) == list(NAMES[:2])
+
+
 def test_of_a_mistake_nobody_foresaw_the_server_hears_the_kind_and_the_site_logs_where_it_was(sites, tmp_path, caplog):
     def fails(site, request, notes):
         if site.name == "south" and request.question == "sketches":
@@ -85,21 +115,27 @@ def test_of_a_mistake_nobody_foresaw_the_server_hears_the_kind_and_the_site_logs
 
 
 class LateGrid(InProcessGrid):
-    """The last node connects when all results but its own are there."""
+    """The last node connects when all results but its own are there, and never answers some questions."""
 
-    def __init__(self, *args, out):
+    def __init__(self, *args, out, silent):
         super().__init__(*args)
-        self.out = out
+        self.out, self.silent = out, silent
         self.last = max(self._contexts)
+
+    def pull_messages(self, message_ids):
+        def heard(message):
+            return message.metadata.dst_node_id != self.last or message.metadata.group_id not in self.silent
+
+        return super().pull_messages([one for one in message_ids if one in self._waiting and heard(self._waiting[one])])
 
     def get_node_ids(self):
         return [one for one in self._contexts if one != self.last or (self.out / "index.html").exists()]
 
 
-def run_with_late(out, configs, answering=answer, **options):
+def run_with_late(out, configs, answering=answer, silent=(), **options):
     app = client_app(site_from_context, answering)
     run_config = {**RIDGE, "out": str(out), "agents": len(configs) - 1, **options}
-    with LateGrid(app, configs, run_config, out=out) as grid:
+    with LateGrid(app, configs, run_config, out=out, silent=silent) as grid:
         server_app(run_federation)(grid, grid.server_context())
 
 
@@ -131,15 +167,18 @@ def test_the_others_have_their_results_before_a_late_site_is_asked_and_its_join_
     assert kinfed.load_model(tmp_path / "west" / "model").agent == "west"
 
 
-@pytest.mark.parametrize("dies_at", ["describe", "agree", "sketches", "own-weights", "moments"])
-def test_a_late_site_that_fails_costs_only_itself(sites, tmp_path, dies_at):
+@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("last", ["describe", "agree", "sketches", "own-weights", "moments"])
+def test_a_late_site_that_fails_or_hangs_costs_only_itself(sites, tmp_path, last, hangs):
     def dying(site, request, notes):
-        if site.name == "west" and request.question == dies_at:
+        if site.name == "west" and request.question == last:
             raise InputError("the disk is full")
         return answer(site, request, notes)
 
-    run_with_late(tmp_path, [node(sites, name) for name in NAMES], dying)
-    assert set(pd.read_csv(tmp_path / "attendance.csv").agent) == {"west"}
+    configs, silent = [node(sites, name) for name in NAMES], (last,) if hangs else ()
+    run_with_late(tmp_path, configs, answer if hangs else dying, silent, seconds=1)
+    missed = set(pd.read_csv(tmp_path / "attendance.csv").agent)
+    assert missed == {f"at {len(NAMES) - 1 + FIRST_NODE}" if (last, hangs) == ("describe", True) else "west"}
     assert list(pd.read_csv(tmp_path / "weights.csv", index_col=0).index) == list(NAMES[:2])
     found = kinfed.load(tmp_path)
     assert not found.joined
@@ -185,6 +224,8 @@ def test_a_run_tells_how_far_it_is(sites, tmp_path, monkeypatch, caplog):
 
 @pytest.mark.parametrize("rule", ["q-aggregation", "gradient"])
 def test_a_site_with_a_folder_writes_down_what_the_server_does(sites, tmp_path, rule):
+    page = (ROOT / "docs" / "what-leaves-a-site.md").read_text().splitlines()
+    (shown,) = (json.loads(line) for line in page if line.startswith('{"time"') and '"run"' in line)
     configs = [node(sites, name, out=str(tmp_path / name)) for name in NAMES[:2]] + [node(sites, "west")]
     run(tmp_path / "out", configs, rule=rule)
     at_the_server = lines_of(tmp_path / "out" / "audit.jsonl")
@@ -195,6 +236,8 @@ def test_a_site_with_a_folder_writes_down_what_the_server_does(sites, tmp_path, 
         for line in mine:
             assert datetime.strptime(line["time"], "%Y-%m-%dT%H:%M:%S%z").utcoffset() == timedelta(0)
             assert len(line["shapes"]) == len(line["arrays"])
+            if line["direction"] == "to the server":
+                assert line.keys() == shown.keys()
         sketched = [line for line in mine if line["question"] == "sketches" and line["direction"] == "to the server"]
         assert sketched[0]["shapes"] == [[500], []]
     assert not (tmp_path / "west").exists()  # without a folder there is no log
@@ -224,13 +267,99 @@ def test_a_site_that_cannot_write_its_log_answers_nothing(sites, tmp_path):
 
 
 def test_what_a_run_keeps_is_for_its_owner_alone(sites, tmp_path):
-    out, kept, mine = tmp_path / "run" / "out", tmp_path / "kept", tmp_path / "mine"
-    for _ in range(2):  # the second time there is a model of an earlier run
-        run(out, [node(sites, name, out=str(mine / name)) for name in NAMES], checkpoint=str(kept))
-        kept = tmp_path / "kept again"
+    kept, mine = tmp_path / "kept", tmp_path / "mine"
+    umask = os.umask(0)
+    try:
+        for number in range(2):  # the second time there is a model of an earlier run
+            out = tmp_path / "run" / str(number)
+            run(out, [node(sites, name, out=str(mine / name)) for name in NAMES], checkpoint=str(kept / str(number)))
+        (tmp_path / "there").mkdir()
+        (tmp_path / "there").chmod(0o755)
+        run(tmp_path / "there", [node(sites, name) for name in NAMES])
+        assert stat.S_IMODE((tmp_path / "there").stat().st_mode) == 0o755
+        (tmp_path / "there").chmod(0o700)
+    finally:
+        os.umask(umask)
     private = [*tmp_path.rglob("*.npz"), *tmp_path.rglob("*.json"), *tmp_path.rglob("audit.jsonl")]
     assert len(private) > 10
     assert {stat.S_IMODE(one.stat().st_mode) for one in private} == {0o600}
     folders = [one for one in tmp_path.rglob("*") if one.is_dir()]
     assert {stat.S_IMODE(one.stat().st_mode) for one in folders} == {0o700}
     assert any(one.parent.name == "earlier" for one in folders)
+
+
+# ---------------------------------------------------------------- the page
+
+HERE, DEPLOYED, RUNS = "test_flower_words.py", "test_flower_deployment.py", "test_flower_runs.py"
+
+SENTENCES = {  # what docs/flower.md says happens when something goes wrong, and the test that says so too
+    "Without the database a SuperLink that is started again knows no node, and every SuperNode ends within half a minute": (
+        DEPLOYED,
+        "test_without_its_database_a_link_that_is_started_again_knows_no_node",
+    ),
+    "thanks to the first line only you can read it": (DEPLOYED, "test_the_database_is_for_its_owner_alone"),
+    "with fewer rows to train on the site answers nothing": (
+        "test_flower_setup.py",
+        "test_a_node_with_few_rows_answers_nothing",
+    ),
+    "The run waits for `agents` sites, as long as `seconds` allow, and starts with those that are there": (
+        HERE,
+        "test_a_run_begins_with_those_that_are_there_in_time",
+    ),
+    "who answered, who did not and why, how far the work is, and the time so far": (
+        HERE,
+        "test_every_exchange_has_a_line_that_says_who_answered_how_far_it_is_and_the_time",
+    ),
+    "files that only their owner can read, whatever the umask": (HERE, "test_what_a_run_keeps_is_for_its_owner_alone"),
+    "`audit.jsonl` beside them has every message": (HERE, "test_a_site_with_a_folder_writes_down_what_the_server_does"),
+    "a file that is not there,": (HERE, "test_a_site_that_cannot_begin_is_called_by_its_configured_name"),
+    "other columns than most sites have": (HERE, "test_a_site_with_other_columns_than_most_is_left_out"),
+    "without one, as `partition-id 2`": (HERE, "test_a_node_without_a_name_is_called_by_its_partition"),
+    "its own log has the whole error": (
+        "test_flower_setup.py",
+        "test_a_site_that_cannot_be_set_up_tells_the_server_no_cells_and_no_paths",
+    ),
+    "If no site is left, the run fails and says why": (HERE, "test_where_no_site_can_begin_the_run_ends_and_says_why"),
+    "is called by its number in Flower": (HERE, "test_a_node_that_has_told_no_name_is_called_by_its_number"),
+    "the SuperNodes find it within half a minute, and Flower counts the run that was on as failed": (RUNS, "killed"),
+    "the run goes on after the last phase or round that was finished": (RUNS, "test_deployed"),
+    "Of a calibration the splits that were under way, up to five, are judged again": (
+        "test_resuming.py",
+        "test_a_server_that_was_killed_finds_what_sites_kept",
+    ),
+    "It is asked for one sketch at the end of the run that is on": (
+        HERE,
+        "test_the_others_have_their_results_before_a_late_site_is_asked_and_its_join_is_quiet",
+    ),
+    "or in the next run with the same checkpoint": (
+        "test_site_faults.py",
+        "test_a_late_joiner_gets_weights_and_a_model_and_nobody_else_changes",
+    ),
+    "One that fails or hangs gets no model, and costs the others nothing": (
+        HERE,
+        "test_a_late_site_that_fails_or_hangs_costs_only_itself",
+    ),
+    "its key is not registered | ends in seconds with status 1": (
+        DEPLOYED,
+        "test_a_node_whose_key_is_not_registered_ends_and_the_link_says_why",
+    ),
+    "it trusts another authority | ends in seconds with status 1": (
+        DEPLOYED,
+        "test_a_node_that_trusts_another_authority_ends_and_says_so",
+    ),
+    "tries on for ever, or as long as `--max-wait-time` says": (
+        DEPLOYED,
+        "test_a_node_in_plaintext_tries_on_as_if_nobody_were_there",
+    ),
+    "`num-supernodes` must be the number of agents in the data": (
+        "test_flower_setup.py",
+        "test_mistakes_in_a_configuration_are_named",
+    ),
+}
+
+
+def test_what_the_page_says_of_mishaps_is_tested():
+    page = " ".join((ROOT / "docs" / "flower.md").read_text().split())
+    for sentence, (file, test) in SENTENCES.items():
+        assert sentence in page, sentence
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(), test
