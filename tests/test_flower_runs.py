@@ -71,7 +71,7 @@ def test_deployed(deployment, sites, app, killed, tmp_path):
     assert log[-1]["event"] == "the run is complete"
     streamed = deployment.flwr("log", str(run), "test", "--show").stdout
     assert "introduction: 3 of 3 sites answered" in streamed
-    assert re.search(r"evaluation: 3 of 3 sites answered; .*: 2 of 2; \d+ s so far", streamed)
+    assert re.search(r"training 2: 3 of 3 sites answered; personalized: training: 1 of 2; \d+ s so far", streamed)
     for name, node in zip(NAMES, deployment.supernodes.values(), strict=True):
         mine = [line for line in lines_of(sites / "kept" / name / "audit.jsonl") if line["run"] == str(run)]
         assert crossed(mine, name) == crossed(log, name)

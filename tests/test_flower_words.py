@@ -202,9 +202,13 @@ def test_every_exchange_has_a_line_that_says_who_answered_how_far_it_is_and_the_
         now[0] = 232.0
         lines.exchanged("training 3", 3, {})  # a second later there is no other
         lines.exchanged("training 4", 2, {"west": "it is not there"})  # but for one that somebody missed
+        lines.worked("personalized: training", 20, 20)
+        now[0] = 240.0
+        lines.exchanged("evaluation", 3, {})
     assert "\n".join(caplog.messages[:2]) in (ROOT / "docs" / "flower.md").read_text()
     assert caplog.messages[2:] == [
-        "training 4: 2 of 3 sites answered; west: it is not there; personalized: training: 2 of 20; 132 s so far"
+        "training 4: 2 of 3 sites answered; west: it is not there; personalized: training: 2 of 20; 132 s so far",
+        "evaluation: 3 of 3 sites answered; 140 s so far",
     ]
 
 

@@ -86,8 +86,8 @@ class ProgressLines:
     _work: str = ""
 
     def worked(self, what: str, done: int, total: int) -> None:
-        """Remember how far the work is; see `kinfed.progress.Progress`."""
-        self._work = f"; {what}: {done} of {total}"
+        """Remember how far the work is, until it is done; see `kinfed.progress.Progress`."""
+        self._work = f"; {what}: {done} of {total}" if done < total else ""
 
     def exchanged(self, phase: str, answered: int, missed: Mapping[str, str]) -> None:
         """Tell of an exchange; see `kinfed.backends.transport.Watch`."""
