@@ -57,6 +57,8 @@ def test_a_site_that_cannot_begin_is_called_by_its_configured_name(sites, tmp_pa
     assert {line["agent"] for line in log if "agent" in line} == set(NAMES)
     assert "south: " in next(line for line in caplog.messages if line.startswith("introduction: 2 of 3 sites answered"))
     assert "Traceback" not in caplog.text
+    whole = next(line for line in caplog.messages if line.startswith("no answer to describe: "))
+    assert broken.get("data", "") in whole  # the site's own log names the file
 
 
 def test_a_node_without_a_name_is_called_by_its_partition(sites, tmp_path):
@@ -319,10 +321,7 @@ SENTENCES = {  # what docs/flower.md says happens when something goes wrong, and
     "a file that is not there,": (HERE, "test_a_site_that_cannot_begin_is_called_by_its_configured_name"),
     "other columns than most sites have": (HERE, "test_a_site_with_other_columns_than_most_is_left_out"),
     "without one, as `partition-id 2`": (HERE, "test_a_node_without_a_name_is_called_by_its_partition"),
-    "its own log has the whole error": (
-        "test_flower_setup.py",
-        "test_a_site_that_cannot_be_set_up_tells_the_server_no_cells_and_no_paths",
-    ),
+    "its own log has the whole error": (HERE, "test_a_site_that_cannot_begin_is_called_by_its_configured_name"),
     "If no site is left, the run fails and says why": (HERE, "test_where_no_site_can_begin_the_run_ends_and_says_why"),
     "is called by its number in Flower": (HERE, "test_a_node_that_has_told_no_name_is_called_by_its_number"),
     "the SuperNodes find it within half a minute, and Flower counts the run that was on as failed": (RUNS, "killed"),
