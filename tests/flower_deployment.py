@@ -18,11 +18,12 @@ from pathlib import Path
 
 from kinfed.backends.flower import QUIET
 from kinfed.deployment.certificates import Certificates, write_certificates
+from pages import ROOT, steps
 
 START = 60.0
 """Seconds a process may take to start; the machine may be busy with other tests."""
-CONNECTED = "SuperNode ID:"
-"""What a SuperNode logs when it is connected."""
+CONNECTED, FOUND_AGAIN = "SuperNode ID:", "Connection successful"
+"""What a SuperNode logs when it is connected, and when it has found a SuperLink that was away."""
 
 
 class DeploymentError(AssertionError):
@@ -204,20 +205,38 @@ class Deployment:
         earlier = self.port
         for _ in range(3):
             self.port = earlier or free_port()
-            command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
             if self.tls:
-                made = self.certificates
-                command += ["--ssl-ca-certfile", str(made.authority), "--ssl-certfile", str(made.server_certificate)]
-                command += ["--ssl-keyfile", str(made.server_key), "--enable-supernode-auth"]
+                command = ["sh", "-c", self._link_as_on_the_page()]
             else:
-                command += ["--insecure", *(["--simulation"] if self.simulation else [])]
-            command += self.link_options
+                command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--insecure"]
+                command += [*(["--simulation"] if self.simulation else []), *self.link_options]
             self.link = Process("superlink", self.network.command(*command), self.environment, self.folder).start()
             wait_until(lambda: self.network.listens(self.port) or not self.link.running, START, "the SuperLink's start")
             if self.link.running:
                 self._write_connection()
                 return
         raise DeploymentError(f"the SuperLink does not start:\n{self.logs()}")
+
+    def _link_as_on_the_page(self):
+        """What the page tells the host to type, with the address and the files of this deployment."""
+        (text,) = (step.text for step in steps(ROOT / "docs" / "flower.md") if "flower-superlink " in step.text)
+        keys = self.certificates.authority.parent
+        for shown, here in {"0.0.0.0": "127.0.0.1", "8000": str(self.port), "keys/": f"{keys}/"}.items():
+            assert shown in text
+            text = text.replace(shown, here)
+        return " ".join([text.rstrip(), *self.link_options])
+
+    def restart_link(self):
+        """Kill the SuperLink and the run that is on, start it again, and wait until the nodes have found it."""
+        before = [(node, len(node.log)) for node in self.supernodes.values() if node.running]
+
+        def all_log(words):
+            return all(words in node.log[since:] or not node.running for node, since in before)
+
+        self.link.kill()
+        wait_until(lambda: all_log("Connection attempt failed"), START, "losing the SuperLink")
+        self.start_link()
+        wait_until(lambda: all_log(FOUND_AGAIN), 30, "finding it again")
 
     def register(self, number, seconds=START):
         """Register the key of a node at the SuperLink."""

@@ -1,5 +1,7 @@
 """A small federation in files, what pooled data make of it, and whether a run across sites found the same."""
 
+import json
+
 import numpy as np
 import pandas as pd
 
@@ -79,6 +81,17 @@ def same(out, pooled, learner):
     for ours, theirs in zip(mine, here, strict=True):
         for name, array in parameters(theirs, learner).items():
             np.testing.assert_allclose(parameters(ours, learner)[name], array, atol=1e-6)
+
+
+def lines_of(path):
+    """The lines of an audit log."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def crossed(lines, agent):
+    """What an audit log says crossed between the server and one agent, in order."""
+    mine = [line for line in lines if line.get("agent") == agent and "direction" in line]
+    return [(line["direction"], line["bytes"], line["arrays"]) for line in mine]
 
 
 def config(out, learner, **more):

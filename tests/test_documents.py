@@ -37,6 +37,7 @@ ELSEWHERE = {  # the beginning of a command: why it is not run here, and which t
     "source .venv/bin/activate": ("the environment is active already", SELF + "test_the_program_is_beside_python"),
     "sha256sum ": ("it needs the wheel", "tests/test_wheel.py::test_the_checksum_is_checked_as_the_pages_show"),
     "pip install ": (SET_UP, SELF + "test_every_extra_and_version_that_is_named_exists"),
+    "umask ": ("it is for the SuperLink", "tests/test_flower_deployment.py::test_the_database_is_for_its_owner_alone"),
     "flower-superlink ": ("it never ends, and listens to the network", DEPLOYED),
     "flower-supernode ": ("it never ends", DEPLOYED),
     "flwr supernode register ": ("it needs a SuperLink", DEPLOYED),

@@ -1,12 +1,13 @@
 """The channel over a real SuperLink and SuperNodes with TLS and keys, with a stand-in for what is asked."""
 
 import json
+import stat
 import subprocess
 import sys
 
 import pytest
 
-from flower_deployment import CONNECTED, wait_until
+from flower_deployment import CONNECTED, START, Deployment, Network, wait_until
 from kinfed.deployment.certificates import write_certificates
 from kinfed.deployment.folder import write_app
 
@@ -100,7 +101,7 @@ def test_questions_are_answered_and_faults_are_failures_in_bounded_time(deployme
     assert faults["taken"] < 40
     assert faults["answers"]["north"]["count"] == 2  # the notes of the first exchange are still there, in another process
     assert faults["answers"]["north"]["process"] != first["north"]["process"]
-    assert faults["answers"]["south"] == {"failure": "InputError: this site will not; ask another"}
+    assert faults["answers"]["south"] == {"failure": "this site will not; ask another"}
     assert faults["answers"]["west"] == {"failure": "no answer within 35 s"}
 
     slow = told("slow", 30)
@@ -112,30 +113,62 @@ def test_questions_are_answered_and_faults_are_failures_in_bounded_time(deployme
     deployment.wait_for_end(run)
 
 
-def refused(deployment, number, **options):
-    """Start a node that must not get in; what it logged before it gave up."""
-    node = deployment.start_node(number, extra=["--max-retries", "1"], **options)
+@pytest.fixture(scope="module", name="refused")
+def refused_nodes(deployment, tmp_path_factory):
+    """Nodes that must not get in, started at once: each with how it ended, and what the SuperLink logged meanwhile."""
+    others = write_certificates(tmp_path_factory.mktemp("others"), nodes=1)
+    cases = {
+        "unregistered": {"key": others.node_keys[0]},
+        "another authority": {"key": deployment.certificates.node_keys[0], "authority": others.authority},
+        "plaintext": {"plaintext": True},
+        "plaintext, not for ever": {"plaintext": True, "extra": ["--max-wait-time", "5"]},
+    }
+    before, nodes = len(deployment.link.log), {}
     try:
-        wait_until(lambda: not node.running, 45, "the refusal of a node")
+        for number, (case, options) in enumerate(cases.items(), start=7):
+            nodes[case] = deployment.start_node(number, **options)
+            del deployment.supernodes[number]
+        ending = [node for case, node in nodes.items() if case != "plaintext"]
+        wait_until(lambda: not any(node.running for node in ending), START, "the refusal of nodes")
+        assert not any(CONNECTED in node.log for node in nodes.values())
+        yield nodes, deployment.link.log[before:]
     finally:
-        node.stop()
-        del deployment.supernodes[number]
-    assert node.popen.returncode not in (0, None)
-    assert CONNECTED not in node.log
-    return node.log
+        for node in nodes.values():
+            node.stop()
 
 
-@pytest.fixture(name="others")
-def others_keys(tmp_path):
-    return write_certificates(tmp_path, nodes=1)
+def test_a_node_whose_key_is_not_registered_ends_and_the_link_says_why(refused):
+    nodes, at_the_link = refused
+    node = nodes["unregistered"]
+    assert node.popen.returncode == 1
+    assert "Exit Code: 305" in node.log
+    assert "Failed to activate SuperNode" in node.log
+    assert "registered" not in node.log
+    assert at_the_link.count("No SuperNode found with the given public key") == 1
 
 
-def test_a_node_whose_key_is_not_registered_is_refused(deployment, others):
-    assert "Failed to initialize the connection" in refused(deployment, 7, key=others.node_keys[0])
+def test_a_node_that_trusts_another_authority_ends_and_says_so(refused):
+    nodes, at_the_link = refused
+    node = nodes["another authority"]
+    assert node.popen.returncode == 1
+    assert "Exit Code: 305" in node.log
+    assert "CERTIFICATE_VERIFY_FAILED" in node.log
+    assert "certificate" not in at_the_link.lower()
 
 
-def test_a_node_in_plaintext_is_refused(deployment):
-    refused(deployment, 8, plaintext=True)
+def test_a_node_in_plaintext_tries_on_as_if_nobody_were_there(refused):
+    nodes, at_the_link = refused
+    assert nodes["plaintext"].running
+    limited = nodes["plaintext, not for ever"]
+    assert limited.popen.returncode == 1
+    assert "Exit Code: 305" in limited.log
+    for node in (nodes["plaintext"], limited):
+        assert "Connection attempt failed, retrying in" in node.log
+    told = [line for line in at_the_link.splitlines() if "WARNING" in line or "ERROR" in line]
+    assert len(told) == 1  # of the key that is not registered
+
+
+def test_what_is_not_tls_is_not_answered(deployment):
     request = (
         "import http.client\n"
         f"connection = http.client.HTTPConnection('127.0.0.1', {deployment.port}, timeout=10)\n"
@@ -147,6 +180,20 @@ def test_a_node_in_plaintext_is_refused(deployment):
     assert subprocess.run(command, capture_output=True, text=True, timeout=30).stdout == "refused\n"
 
 
-def test_a_node_does_not_trust_a_server_of_another_authority(deployment, others):
-    key = deployment.certificates.node_keys[0]
-    assert "certificate" in refused(deployment, 9, key=key, authority=others.authority).lower()
+def test_the_database_is_for_its_owner_alone(deployment):
+    """The SuperLink is started by the commands of the page."""
+    files = list(deployment.folder.glob("superlink.db*"))
+    assert files
+    assert {stat.S_IMODE(one.stat().st_mode) for one in files} == {0o600}
+
+
+def test_without_its_database_a_link_that_is_started_again_knows_no_node(tmp_path):
+    with Network() as network, Deployment(tmp_path, network, nodes=1) as deployment:
+        node = deployment.start_node(0)
+        deployment.wait_for_nodes()
+        deployment.link.kill()
+        for file in tmp_path.glob("superlink.db*"):
+            file.unlink()
+        deployment.start_link()
+        wait_until(lambda: not node.running, 45, "the end of a node that is not known")
+        assert "401" in deployment.link.log

@@ -67,7 +67,15 @@ def test_an_agent_that_raises_is_a_failure_with_its_message_and_the_others_answe
         first, second, third = channel.ask({a: Request("describe") for a in channel.reachable()}, 10.0).values()
     assert isinstance(first, Answer)
     assert isinstance(third, Answer)
-    assert second == Failure("InputError: the file x.csv does not exist; give another")
+    assert second == Failure("the file x.csv does not exist; give another", "partition-id 1")
+
+
+@pytest.mark.parametrize("told", [{"failed": "why", "name": 7}, {"failed": "why"}, {"failed": [], "name": "north"}])
+def test_a_failure_that_is_malformed_is_a_failure_all_the_same(told):
+    with channel_to(lambda site, request, notes: (Answer(told), notes), 1) as grid:
+        channel = FlowerChannel(grid, 0.0)
+        (answer,) = channel.ask({a: Request("describe") for a in channel.reachable()}, 10.0).values()
+    assert answer == Failure("its answer cannot be read: what it says about its failure is malformed")
 
 
 def test_an_agent_that_takes_too_long_is_late_and_only_that_one():

@@ -4,6 +4,7 @@ Ray listens on all interfaces, so it is started in a network namespace of its ow
 """
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -12,7 +13,18 @@ import pytest
 
 import kinfed
 from flower_deployment import Deployment, Network, wait_until
-from flower_federation import AGENTS, ROUNDS, config, expected, learner_of, same, write_federation_app
+from flower_federation import (
+    AGENTS,
+    NAMES,
+    ROUNDS,
+    config,
+    crossed,
+    expected,
+    learner_of,
+    lines_of,
+    same,
+    write_federation_app,
+)
 from kinfed.model import load_model
 from test_flower_faults import CLIENT
 
@@ -26,14 +38,16 @@ def app(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def killed(deployment, app, tmp_path_factory):
-    """What a run had written, and kept, when its server was killed in the first round of training."""
+    """What a run had written, and kept, when the host died in the first round of training; it is up again."""
     deployment.revive_nodes()
     folder = tmp_path_factory.mktemp("killed")
     log = folder / "out" / "audit.jsonl"
-    deployment.run(app, config(folder / "out", "torch", checkpoint=str(folder / "kept")))
+    run = deployment.run(app, config(folder / "out", "torch", checkpoint=str(folder / "kept")))
     deployment.wait_for(log, 100)
     wait_until(lambda: '"training 1"' in log.read_text(), 600, "the first round")
-    deployment.kill_server_app()
+    deployment.restart_link()
+    assert all(node.running for node in deployment.supernodes.values())
+    wait_until(lambda: deployment.status(run) == "finished:failed", 60, "giving up the run")  # it does not go on by itself
     assert not (folder / "out" / "weights.csv").exists()
     return folder
 
@@ -49,12 +63,19 @@ def test_deployed(deployment, sites, app, killed, tmp_path):
     _, test, pooled = expected(sites, "torch")
     run, out = resume(deployment, app, killed, tmp_path), tmp_path / "out"
     deployment.wait_for(out / "attendance.csv", 600)
+    deployment.wait_for_end(run)
     same(out, pooled, "torch")
-    log = [json.loads(line) for line in (out / "audit.jsonl").read_text().splitlines()]
+    log = lines_of(out / "audit.jsonl")
     phases = {line.get("phase") for line in log}
     assert not phases & {"columns", "scale", "sketches", "weights"}  # what was finished is not done again
     assert log[-1]["event"] == "the run is complete"
-    deployment.wait_for_end(run)
+    streamed = deployment.flwr("log", str(run), "test", "--show").stdout
+    assert "introduction: 3 of 3 sites answered" in streamed
+    assert re.search(r"training 2: 3 of 3 sites answered; personalized: training: 1 of 2; \d+ s so far", streamed)
+    for name, node in zip(NAMES, deployment.supernodes.values(), strict=True):
+        mine = [line for line in lines_of(sites / "kept" / name / "audit.jsonl") if line["run"] == str(run)]
+        assert crossed(mine, name) == crossed(log, name)
+        assert "Traceback" not in node.log  # also not where a run goes on, and sites have to be told again
     model = load_model(sites / "kept" / "south" / "model")
     raw = test["south"].X
     np.testing.assert_allclose(model.predict(raw), pooled.predict("south", raw), atol=1e-6)

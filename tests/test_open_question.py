@@ -399,7 +399,7 @@ def test_a_site_finds_the_questions_of_an_installed_package_itself() -> None:
     channel = InProcess(sites_of(train, None, learner))
     answer = channel.ask({"0": Request("packaged-norms", {"agreement": "x"})}, 1.0)["0"]
     assert "outside_kinfed" in sys.modules
-    assert answer == Failure("the agreement is not known here")
+    assert answer == Failure("the agreement is not known here", train.names[0])
 
 
 # ---------------------------------------------------------------- what comes of a method without weights

@@ -110,7 +110,7 @@ class Recording(Crossing):
     def talks(self) -> list[tuple[int, Request, Message]]:
         found = []
         for address, request, answer in self.crossed:
-            if answer == Failure(NO_SPEC):
+            if isinstance(answer, Failure) and answer.reason == NO_SPEC:
                 continue  # it is told again
             assert isinstance(answer, Message), answer
             found += [(int(address), *talk) for talk in separated(request, answer)]
@@ -434,7 +434,7 @@ def test_the_lines_of_the_audit_log_look_as_on_the_page(tmp_path: Path) -> None:
     real = {(line.get("phase", ""), line.get("direction", "")): line for line in written}
     assert len(shown) >= 3
     for line in shown:
-        if "missed" in line:
+        if "missed" in line or "run" in line:  # a line of a site: tests/test_flower_words.py
             continue
         twin = real[line.get("phase", ""), line.get("direction", "")]
         assert line.keys() == twin.keys()

@@ -2,7 +2,7 @@
 
 A store is a folder of finished pieces, each a NumPy archive without pickles that appears whole or not at all. A manifest
 beside them holds digests of all that the numbers depend on; a folder made with anything else is refused, and the error says
-what differs.
+what differs. Pieces hold models, and losses of single rows, so all of it is for its owner alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.errors import InputError
-from kinfed.files import remove_unfinished, write_whole
+from kinfed.files import OWNER_ONLY, private_folder, remove_unfinished, write_whole
 from kinfed.progress import Progress
 
 VERSION = 2
@@ -30,7 +30,6 @@ VERSION = 2
 
 _MANIFEST = "checkpoint.json"
 _SETTINGS = "settings"
-_OWNER_ONLY = 0o600  # pieces hold models, and losses of single rows
 
 # What changes all the time is written at most this often, and less often where writing takes long: it may cost a twentieth
 # of the time.
@@ -79,14 +78,14 @@ class Store:
         wanted = {"version": str(VERSION), **{name: digest(text) for name, text in made_with.items()}}
         manifest = self.folder / _MANIFEST
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self.folder)
             remove_unfinished(self.folder)  # of a process that was killed while it wrote
             if not manifest.exists():
                 if any(path.suffix == ".npz" for path in self.folder.iterdir()):
                     raise InputError(
                         f"the checkpoint in {self.folder} has lost its {_MANIFEST}; give another folder, or empty it"
                     )
-                write_whole(manifest, lambda file: file.write(json.dumps(wanted, indent=1).encode()))
+                write_whole(manifest, lambda file: file.write(json.dumps(wanted, indent=1).encode()), OWNER_ONLY)
             found = json.loads(manifest.read_text())
             differing = [name for name, text in wanted.items() if found.get(name) != text]
         except OSError as error:
@@ -120,7 +119,7 @@ class Store:
         text = json.dumps(kept.settings, sort_keys=True).encode()
         content: dict[str, Any] = {_SETTINGS: np.frombuffer(text, dtype=np.uint8), **kept.arrays}
         try:
-            write_whole(path, lambda file: np.savez(file, **content), _OWNER_ONLY)
+            write_whole(path, lambda file: np.savez(file, **content), OWNER_ONLY)
         except OSError as error:
             raise InputError(f"no checkpoint can be written to {path}: {error.strerror or error}") from None
         now = time.monotonic()

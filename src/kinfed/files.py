@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever happens while they are written."""
+"""Files that appear whole or not at all, whatever happens while they are written, and files for their owner alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import IO, Any
 from uuid import uuid4
 
 _PREFIX = ".writing-"
+
+OWNER_ONLY = 0o600
+"""Rights of files that hold models, what sites told, or what crossed."""
+
+_OWNER_ONLY_FOLDER = 0o700
 
 
 def write_whole(path: Path, fill: Callable[[IO[bytes]], Any], rights: int = 0o666) -> None:
@@ -25,6 +30,20 @@ def write_whole(path: Path, fill: Callable[[IO[bytes]], Any], rights: int = 0o66
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def private_folder(folder: Path) -> Path:
+    """The folder; where it has to be made, it and those above it are for their owner alone."""
+    for missing in reversed([one for one in folder.parents if not one.exists()]):
+        missing.mkdir(_OWNER_ONLY_FOLDER, exist_ok=True)
+    folder.mkdir(_OWNER_ONLY_FOLDER, exist_ok=True)
+    return folder
+
+
+def open_private_log(path: Path) -> IO[str]:
+    """A file of text to write at its end, for its owner alone, in a folder that is made if it is not there."""
+    private_folder(path.parent)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OWNER_ONLY), "a", encoding="utf-8")
 
 
 def remove_unfinished(folder: Path) -> None:

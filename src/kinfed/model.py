@@ -19,6 +19,7 @@ from kinfed.backends.spec import label_settings, preparation_settings, read_labe
 from kinfed.checkpoint import Kept
 from kinfed.data import Preparation
 from kinfed.errors import InputError
+from kinfed.files import private_folder
 from kinfed.learners.base import Learner, Models, learner_settings, read_learner
 from kinfed.markup import card, paragraph, table
 from kinfed.methods import METHODS
@@ -221,7 +222,7 @@ def keep_model(out: Path, site: SiteView, models: Models, method: str, weights: 
     made = PersonalModel(site.agent.name, method, site.learner, models, 0, site.preparation, site.spec, weights, stamp)
     current, earlier = out / "model", out / "earlier"
     try:
-        earlier.mkdir(parents=True, exist_ok=True)
+        private_folder(earlier)
         known = load_model(current, learner=site.learner).stamp if (current / "model.json").exists() else None
         if known is not None and known.run != run:
             shutil.copytree(current, earlier / f"{known.made.replace(':', '')}-{known.run}", dirs_exist_ok=True)

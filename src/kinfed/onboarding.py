@@ -61,14 +61,17 @@ def onboard(
         Of the run it joins.
     """
     joined, own = agents.joined(newcomer), np.array([len(agents.spec.names)])
+    name, known = joined.spec.names[-1], 0 if joined.audit is None else len(joined.audit.absences)
     row = weigh_agents(joined, weights.rule, learner, options, targets=own, known=weights.calibration)
     training = joined.labelled("training of a newcomer")
     models = fit_planned(learner, training, row.matrix, weights.plan, targets=own)
+    for one in () if joined.audit is None else joined.audit.absences[known:]:
+        if one.agent == name:  # without its own rows the model is not its own
+            raise InputError(f"it missed {one.phase}")
     evaluation = Evaluation(learner, {"personalized": ("weighted", models)}, own, row.matrix, stamp.run, quorum=0.0)
     scores = {
         metric: float(values[0]) for scored in joined.ask(evaluation).values() for metric, values in scored.values.items()
     }
-    name = joined.spec.names[-1]
     if joined.audit is not None:
         joined.audit.note(f"agent {name} came late and has weights and a model")
     if joined.preparation is None:

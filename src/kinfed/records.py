@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from kinfed.checkpoint import Kept
 from kinfed.errors import InputError
-from kinfed.files import write_whole
+from kinfed.files import OWNER_ONLY, private_folder, write_whole
 
 VERSION = 1
 """Of the files; raised whenever an older kinfed could not read them."""
@@ -102,7 +102,7 @@ class Codec:
 
 
 def write_record(folder: str | Path, kind: str, kept: Kept, *, overwrite: bool = False) -> Path:
-    """Write a record into a folder of its own, whole or not at all.
+    """Write a record into a folder of its own, whole or not at all, for its owner alone.
 
     Parameters
     ----------
@@ -123,12 +123,12 @@ def write_record(folder: str | Path, kind: str, kept: Kept, *, overwrite: bool =
     numbers = hashlib.sha256(data).hexdigest()
     body = {"version": VERSION, "arrays": f"{kind}-{numbers[:12]}.npz", "arrays sha256": numbers, **kept.settings}
     told = {"format": f"kinfed {kind}", "sha256": _digest(body), **body}
-    text = json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        private_folder(target)
         # The archive has a name of its own, so that an older record is whole until the JSON file takes its place.
-        write_whole(target / str(body["arrays"]), lambda file: file.write(data))
-        write_whole(target / f"{kind}.json", lambda file: file.write(text.encode("utf-8", "surrogatepass")))
+        write_whole(target / str(body["arrays"]), lambda file: file.write(data), OWNER_ONLY)
+        write_whole(target / f"{kind}.json", lambda file: file.write(text), OWNER_ONLY)
         for older in target.glob(f"{kind}-*.npz"):
             if older.name != body["arrays"]:
                 older.unlink()

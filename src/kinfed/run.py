@@ -7,7 +7,7 @@ wherever the rows are. `kinfed.weighting` stops before training.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -165,7 +165,12 @@ def chosen_settings(
 
 
 def run(
-    agents: Agents, learner: Learner, settings: Settings, store: Store, progress: Progress | None = None
+    agents: Agents,
+    learner: Learner,
+    settings: Settings,
+    store: Store,
+    progress: Progress | None = None,
+    on_result: Callable[[Personalization], None] | None = None,
 ) -> Personalization:
     """Weigh, train, score, and welcome whoever comes late, wherever the rows are.
 
@@ -178,18 +183,14 @@ def run(
     store : Store
         Every finished step is kept there, and a run that was killed goes on from it.
     progress : callable, optional
+    on_result : callable, optional
+        Given the result of all that took part, before anybody who came late is asked for anything.
     """
     context, stamp = method_context(agents, learner, settings, progress), _stamp(store)
     weights = _weigh(context, settings, store)
     models = _train(context, settings, store, weights)
     scored = _score(context, settings, store, models, weights, stamp.run)
-    late, joined = agents.newcomers(), {}
-    if late and weights is not None and METHODS[settings.method].onboards:
-        joined = welcome(late, agents, learner, partial(ordered_options, settings), weights, stamp)
-    elif agents.audit is not None:
-        for one in late:
-            agents.audit.missed(Absence(one, "onboarding", f"method {settings.method} takes nobody in later"))
-    return Personalization(
+    result = Personalization(
         weighed=weights,
         learner=learner,
         settings=settings,
@@ -198,9 +199,17 @@ def run(
         baselines={name: models[name] for name in BASELINES if name in models},
         scored=scored,
         exchange=agents.audit,
-        joined=joined,
         stamp=stamp,
     )
+    if on_result is not None:
+        on_result(result)
+    late, joined = agents.newcomers(), {}
+    if late and weights is not None and METHODS[settings.method].onboards:
+        joined = welcome(late, agents, learner, partial(ordered_options, settings), weights, stamp)
+    elif agents.audit is not None:
+        for one in late:
+            agents.audit.missed(Absence(one, "onboarding", f"method {settings.method} takes nobody in later"))
+    return replace(result, joined=joined)
 
 
 def _stamp(store: Store) -> RunStamp:

@@ -1,20 +1,25 @@
-"""The book of a run: every message that crossed, how large it was, and who missed what."""
+"""The book of a run, and of a site: every message that crossed, how large it was, and who missed what."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import pandas
+from numpy.typing import NDArray
 
 from kinfed.errors import InputError
+from kinfed.files import open_private_log
 from kinfed.markup import card, paragraph, table
 from kinfed.plotting.evaluation import AuditPlots
+
+AUDIT = "audit.jsonl"
+"""The file of the log, at the server and at a site."""
 
 TO_AGENT, TO_SERVER = "to the agent", "to the server"
 
@@ -62,8 +67,7 @@ class Audit:
     def __post_init__(self) -> None:
         if self.path is not None:
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self.path.open("a", encoding="utf-8")
+                self._file = open_private_log(self.path)
             except OSError as error:
                 raise InputError(f"the audit log {self.path} cannot be written: {error.strerror or error}") from None
 
@@ -97,6 +101,11 @@ class Audit:
     def note(self, what: str) -> None:
         """Write down an event of the run itself."""
         self._write({"event": what})
+
+    @property
+    def messages(self) -> int:
+        """How many messages crossed."""
+        return self._messages.total()
 
     @property
     def traffic(self) -> pandas.DataFrame:
@@ -141,9 +150,48 @@ class Audit:
 
     def _write(self, content: dict[str, object]) -> None:
         if self._file is not None:
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            self._file.write(json.dumps({"time": stamp, **content}) + "\n")
+            self._file.write(_line(content))
             self._file.flush()
+
+
+@dataclass(frozen=True)
+class SiteAudit:
+    """A site's own log, in the words of the server's: every message it was sent, and every one it sent.
+
+    Attributes
+    ----------
+    path : path
+        A file of JSON lines, one for each message; an existing one is continued.
+    run : str
+        What tells the run from others, in every line.
+    """
+
+    path: Path
+    run: str
+
+    def crossed(self, agent: str, question: str, direction: str, nbytes: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write down one message."""
+        shapes = [list(array.shape) for array in arrays.values()]
+        told = {"question": question, "direction": direction, "bytes": nbytes, "arrays": list(arrays), "shapes": shapes}
+        self._write({"run": self.run, "agent": agent, **told})
+
+    def missed(self, agent: str, question: str, reason: str) -> None:
+        """Write down what the server was told instead of an answer."""
+        self._write({"run": self.run, "agent": agent, "question": question, "missed": reason})
+
+    def _write(self, content: dict[str, object]) -> None:
+        try:
+            with open_private_log(self.path) as file:
+                file.write(_line(content))
+        except OSError as error:
+            raise InputError(
+                f"its own log cannot be written ({error.strerror}), and without it this site answers nothing; see to the "
+                "folder out of its node config"
+            ) from None
+
+
+def _line(content: Mapping[str, object]) -> str:
+    return json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **content}) + "\n"
 
 
 def _size(nbytes: int) -> str:

@@ -215,7 +215,8 @@ def agree_on_spec(
 def _alike(transport: Transport, agents: Mapping[str, Introduction], learner: Any) -> dict[str, Introduction]:
     """The agents with the columns and the kind of target that most have."""
     if not agents:
-        raise InputError("no agent answered; start the agents first, and see the audit log for those that were refused")
+        reasons = "; ".join(f"{one.agent}: {one.reason}" for one in transport.audit.absences[:3])
+        raise InputError(f"no agent can take part ({reasons})" if reasons else "no agent is there; start the sites first")
     by_columns = Counter(frozenset(one.columns) for one in agents.values())
     usual = by_columns.most_common(1)[0][0]
     kind = Counter(_target_kind(one) for one in agents.values()).most_common(1)[0][0]

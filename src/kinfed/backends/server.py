@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,10 +19,11 @@ from kinfed.backends.handshake import Introduction, agree_on_spec, introductions
 from kinfed.backends.request_batching import RequestBatching
 from kinfed.backends.sketches import Sketches
 from kinfed.backends.spec import FederationSpec, digest_of
-from kinfed.backends.transport import AnswerCheck, TimeoutPolicy, Transport, signed_under
+from kinfed.backends.transport import AnswerCheck, TimeoutPolicy, Transport, Watch, nobody_watches, signed_under
 from kinfed.backends.wire import Channel, Message, Request
 from kinfed.checkpoint import NOWHERE, Kept, Store
 from kinfed.data import Preparation
+from kinfed.errors import InputError
 
 Found = TypeVar("Found")
 
@@ -63,11 +64,11 @@ class ServerSession:
         self.transport.spec = self.digest, self.text
         self.transport.roster = self.spec.names
 
-    def agree(self) -> None:
-        """Tell every agent the spec; an answer that does not carry its digest is refused."""
+    def agree(self) -> Collection[str]:
+        """Tell every agent the spec, and hear who takes it; an answer that does not carry its digest is refused."""
         self.take_turn()
         request = Request("agree", {"text": self.text})
-        self.transport.ask("agreement", dict.fromkeys(self.spec.names, request), signed_under(self.digest))
+        return self.transport.ask("agreement", dict.fromkeys(self.spec.names, request), signed_under(self.digest)).keys()
 
 
 @dataclass(eq=False)
@@ -211,6 +212,8 @@ class RemoteAgents:
         joined = RemoteAgents(ServerSession(session.transport, wider, session.learner, NOWHERE, {}, session.data))
         for name in QUESTIONS:  # also what only the checkpoint knows
             joined._known.answers[name] = dict(self._answered(name))
+        if newcomer.name not in joined.session.agree():
+            raise InputError(f"agent {newcomer.name} does not take the agreement")
         return joined
 
     def _answered(self, question: str) -> dict[int, Message]:
@@ -241,6 +244,7 @@ def connected(
     timeouts: TimeoutPolicy | None = None,
     log: Path | None = None,
     data: str = "",
+    watch: Watch = nobody_watches,
 ) -> Iterator[RemoteAgents]:
     """The agents behind a channel, once they have agreed on one recipe; the channel is closed when the run is over.
 
@@ -263,11 +267,13 @@ def connected(
         Log of all that crosses.
     data : str
         Tells the rows apart where they are known.
+    watch : callable
+        Told of every exchange.
     """
     audit = Audit()
     try:
         audit = _audit(log, store)
-        transport = Transport(channel, timeouts or TimeoutPolicy(), audit)
+        transport = Transport(channel, timeouts or TimeoutPolicy(), audit, watch=watch)
         transport.wait_for(agents)
         there = introductions(transport, learner)
         kept = store.load("agreement")

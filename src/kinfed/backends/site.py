@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.backends.agents import QUESTIONS, Fold, KeepModel, Question, SiteState, SiteView, TrainingSpec
+from kinfed.backends.audit import TO_AGENT, TO_SERVER, SiteAudit
 from kinfed.backends.handshake import HANDSHAKE, OwnTable
 from kinfed.backends.redaction import discreet, nameless
 from kinfed.backends.spec import FederationSpec, digest_of, learner_text
 from kinfed.backends.transport import NO_SPEC
-from kinfed.backends.wire import ENVELOPE, Arrays, Failure, Message, Request, arrays_of
+from kinfed.backends.wire import ENVELOPE, Arrays, Failure, Message, Request, arrays_of, payload_bytes
 from kinfed.checkpoint import Kept, Store, digest
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
@@ -63,6 +64,8 @@ class Site:
         With fewer rows to train on it answers nothing: few rows can be computed from aggregates of them.
     kept : path, optional
         Folder for what it keeps for itself, of one run: that of a run before is removed.
+    audit : SiteAudit, optional
+        Its own log of all that crosses.
     """
 
     train: Federation
@@ -72,6 +75,7 @@ class Site:
     keep_model: KeepModel | None = None
     least_rows: int = 2
     kept: Path | None = None
+    audit: SiteAudit | None = None
     _sessions: dict[str, SiteSession] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -179,6 +183,8 @@ class SiteSession:
 def answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
     """Answer a request, or raise an error that the server may hear; the notes are returned as they are to be kept.
 
+    What came is in the site's own log, if it has one, before it is looked at, and an answer before it is sent.
+
     Parameters
     ----------
     site : Site
@@ -187,6 +193,28 @@ def answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
     notes : mapping from name to array
         What this function returned as notes last time in this run; empty at first.
     """
+    if site.audit is None:
+        return _discreet_answer(site, request, notes)
+    asked = _questions(request)
+    site.audit.crossed(site.name, asked, TO_AGENT, payload_bytes(request), request.arrays)
+    try:
+        reply, kept = _discreet_answer(site, request, notes)
+    except KinfedError as error:
+        site.audit.missed(site.name, asked, str(error))
+        raise
+    site.audit.crossed(site.name, asked, TO_SERVER, payload_bytes(reply), reply.arrays)
+    return reply, kept
+
+
+def _questions(request: Request) -> str:
+    """What is asked, each question once."""
+    try:
+        return ", ".join(dict.fromkeys(str(part["question"]) for part in request.settings["parts"]))
+    except (KeyError, TypeError):
+        return request.question
+
+
+def _discreet_answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
     try:
         if len(site.train[0]) < site.least_rows:
             raise InputError(
@@ -299,9 +327,9 @@ class InProcess:
             try:
                 answers[address], self._notes[address] = answer(self._sites[address], request, self._notes[address])
             except KinfedError as error:
-                answers[address] = Failure(str(error))
+                answers[address] = Failure(str(error), self._sites[address].name)
             except Exception as error:  # one agent may fail in any way; the others go on
-                answers[address] = Failure(f"{type(error).__name__}: {error}")
+                answers[address] = Failure(f"{type(error).__name__}: {error}", self._sites[address].name)
         return answers
 
     def close(self) -> None:

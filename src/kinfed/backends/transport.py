@@ -12,6 +12,7 @@ from kinfed.backends.agents import Question, QuorumError, TrainingSpec
 from kinfed.backends.audit import TO_AGENT, TO_SERVER, Absence, Audit
 from kinfed.backends.wire import KINDS, Arrays, Channel, Failure, Message, Request, form_fault, payload_bytes
 from kinfed.errors import InputError
+from kinfed.validation import short_text
 
 NO_SPEC = "the agreement is not known here"
 """How a site says that it lost its notes, as one that was started anew does; it is then told again."""
@@ -21,6 +22,14 @@ _RETURN = 60.0
 
 Check = Callable[[str, Message], str | None]
 """What is wrong with an agent's answer, in a few words; None if nothing is."""
+
+
+Watch = Callable[[str, int, Mapping[str, str]], None]
+"""Told of every exchange: its phase, how many answered, and why the others did not, by agent."""
+
+
+def nobody_watches(phase: str, answered: int, missed: Mapping[str, str]) -> None:
+    """What is told of exchanges where nobody watches."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,7 @@ class Transport:
         The agents of the spec, whose quorum counts; before there is one, those that are asked.
     spec : tuple of digest and text, or None
         Told again to an agent that lost it.
+    watch : callable
     """
 
     channel: Channel
@@ -70,6 +80,7 @@ class Transport:
     refused: set[str] = field(default_factory=set)
     roster: tuple[str, ...] = ()
     spec: tuple[str, str] | None = None
+    watch: Watch = nobody_watches
     _absent: set[str] = field(default_factory=set)
     _next_look: float = 0.0
     _pause: float = 0.0
@@ -103,6 +114,7 @@ class Transport:
         for name, failure in failed.items():
             self.audit.missed(Absence(name, phase, failure.reason))
         self._absent = (self._absent - found.keys()) | failed.keys()
+        self.watch(phase, len(found), {name: failure.reason for name, failure in failed.items()})
         # An exchange may concern a few agents only, so what counts is how many of all are still there.
         everybody = set(self.roster) or set(requests)
         there = len(everybody - self._absent)
@@ -124,16 +136,18 @@ class Transport:
         """Ask who is at these addresses; the answers by address."""
         limit = self.timeouts.seconds if seconds is None else seconds
         given = self.channel.ask({address: Request("describe") for address in addresses}, limit)
-        replies = {}
+        replies, missed = {}, {}
         for address, answer in given.items():
-            told = answer.settings.get("name") if isinstance(answer, Message) else None
-            name = told if isinstance(told, str) else f"at {address}"
+            name = _told_name(answer) or f"at {address}"
             self.audit.crossed(name, phase, TO_AGENT, payload_bytes(Request("describe")), [])
             if isinstance(answer, Failure):
                 self.audit.missed(Absence(name, phase, answer.reason))
+                missed[name] = answer.reason
             else:
                 self.audit.crossed(name, phase, TO_SERVER, payload_bytes(answer), [])
                 replies[address] = answer
+        if given:
+            self.watch(phase, len(replies), missed)
         return replies
 
     def wait_for(self, count: int) -> None:
@@ -250,6 +264,14 @@ def _unsound(arrays: Arrays) -> str | None:
         if array.dtype.kind not in KINDS:
             return f"{name} has type {array.dtype}"
     return None
+
+
+def _told_name(answer: Message | Failure) -> str:
+    """What an agent calls itself, where that can be written down."""
+    try:
+        return short_text(answer.name if isinstance(answer, Failure) else answer.settings.get("name"))
+    except ValueError:
+        return ""
 
 
 def _checked(check: Check, name: str, reply: Message) -> str | None:

@@ -99,9 +99,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no answer: an error at the site, no answer in time, or an answer that cannot be used."""
+    """Why there is no answer: an error at the site, no answer in time, or an answer that cannot be used.
+
+    Attributes
+    ----------
+    reason : str
+    name : str
+        What the site calls itself; empty where nothing was heard of it.
+    """
 
     reason: str
+    name: str = ""
 
 
 class Channel(Protocol):

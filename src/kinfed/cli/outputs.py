@@ -128,7 +128,7 @@ class ResultFolder:
         with bars.step("writing results and report"), complete(self.out, PERSONAL_FILES) as folder:
             write_tables(result, folder)
             if self.log is not None and self.log.exists():
-                shutil.copyfile(self.log, folder / "audit.jsonl")
+                shutil.copy(self.log, folder / "audit.jsonl")
             (folder / SETTINGS).write_text(settings_text(settings, PERSONALIZE), encoding="utf-8", errors="replace")
             if result.weighed is not None:
                 shown, command = settings.shown(PERSONALIZE), settings.command(PERSONALIZE)

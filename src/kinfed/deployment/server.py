@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kinfed.backends.audit import AUDIT
 from kinfed.backends.server import connected
 from kinfed.backends.transport import TimeoutPolicy
 from kinfed.backends.wire import Channel
 from kinfed.checkpoint import Store
 from kinfed.deployment.options import MakeLearner, path_or_none, read_settings, server_learner_of
 from kinfed.errors import InputError
+from kinfed.files import private_folder
 from kinfed.learners.base import site_learner
 from kinfed.result import Personalization
 from kinfed.result_files import write_tables
 from kinfed.run import comparing, run
 
-AUDIT = "audit.jsonl"
+_SECONDS_BETWEEN = 3.0
+
+_LOG = logging.getLogger("flwr")  # what Flower streams to whoever started the run
 
 
 def run_federation(channel: Channel, run_config: Mapping[str, Any], make_learner: MakeLearner | None = None) -> None:
@@ -35,11 +41,19 @@ def run_federation(channel: Channel, run_config: Mapping[str, Any], make_learner
     settings = read_settings(run_config)
     out = Path(settings.out).expanduser()
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        private_folder(out)
     except OSError as error:
         raise InputError(f"the folder {out} cannot be made: {error.strerror or error}") from None
     learner = site_learner(server_learner_of(settings, make_learner))
     store = Store(path_or_none(settings.checkpoint), settings.telling(learner))
+    lines, written = ProgressLines(), 0
+
+    def write(found: Personalization) -> None:
+        nonlocal written
+        write_result(found, out)
+        written = agents.audit.messages
+
+    _LOG.info(f"waiting for {settings.agents} sites, at most {settings.seconds:g} s")
     with connected(
         channel,
         learner,
@@ -50,12 +64,40 @@ def run_federation(channel: Channel, run_config: Mapping[str, Any], make_learner
         agents=settings.agents,
         timeouts=TimeoutPolicy(settings.seconds, settings.quorum),
         log=out / AUDIT,
+        watch=lines.exchanged,
     ) as agents:
-        result = run(agents, learner, settings, store)
-    write_result(result, out)
-    log = logging.getLogger("flwr")  # Flower streams its own log to whoever started the run
+        # Whoever comes late may be slow, or fail, so the others' results are written before it is asked for anything.
+        result = run(agents, learner, settings, store, lines.worked, write)
+        if agents.audit.messages > written:
+            write(result)
     for sentence in (*sentences(result), f"the results are in {out.resolve()}"):
-        log.info(sentence)
+        _LOG.info(sentence)
+
+
+@dataclass(eq=False)
+class ProgressLines:
+    """One line for each exchange: who answered, how far the work is, and the time so far.
+
+    Where exchanges are quick there is a line every few seconds, and one for each that somebody missed.
+    """
+
+    _begun: float = field(default_factory=time.monotonic)
+    _due: float = 0.0
+    _work: str = ""
+
+    def worked(self, what: str, done: int, total: int) -> None:
+        """Remember how far the work is, until it is done; see `kinfed.progress.Progress`."""
+        self._work = f"; {what}: {done} of {total}" if done < total else ""
+
+    def exchanged(self, phase: str, answered: int, missed: Mapping[str, str]) -> None:
+        """Tell of an exchange; see `kinfed.backends.transport.Watch`."""
+        now = time.monotonic()
+        if now < self._due and not missed:
+            return
+        self._due = now + _SECONDS_BETWEEN
+        asked, reasons = answered + len(missed), "".join(f"; {name}: {why}" for name, why in missed.items())
+        text = f"{phase}: {answered} of {asked} sites answered{reasons}{self._work}; {now - self._begun:.0f} s so far"
+        _LOG.log(logging.WARNING if missed else logging.INFO, text)
 
 
 def write_result(result: Personalization, out: Path) -> None:
@@ -63,7 +105,6 @@ def write_result(result: Personalization, out: Path) -> None:
 
     A method without weights has no report.
     """
-    out.mkdir(parents=True, exist_ok=True)
     result.save(out, overwrite=True)
     write_tables(result, out)
     if result.weighed is not None:

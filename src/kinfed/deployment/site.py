@@ -7,7 +7,7 @@ data            file of this one agent: a table, LEAF JSON or ``.npz``; in a sim
 name            the agent's name; by default from the agent column, else the file's name
 partition-id    where the agent stands among all, 0 first; agents of equal places are ordered by name
 test            file with rows to test on; by default the run's ``test-size`` of the rows are set aside
-out             folder the agent's own model is written to, and while a run is on what the agent keeps for itself
+out             folder the agent's own model and its log are written to, and while a run is on what it keeps for itself
 least-rows      with fewer rows to train on the agent answers nothing, 10 unless set; in a simulation 2, since the data are
                 in one place
 ==============  ======================================================================================================
@@ -16,6 +16,7 @@ least-rows      with fewer rows to train on the agent answers nothing, 10 unless
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,6 +26,8 @@ import numpy as np
 from flwr.app import Context
 
 from kinfed.backends.agents import Task
+from kinfed.backends.audit import AUDIT, SiteAudit
+from kinfed.backends.flower.nodes import configured_name
 from kinfed.backends.redaction import discreet, nameless
 from kinfed.backends.site import Site
 from kinfed.data import read_federation
@@ -51,19 +54,33 @@ def site_from_context(context: Context, make_learner: MakeLearner | None = None)
     make_learner : callable, optional
         Called as ``make_learner(name, task)``; by default the learner of that name.
     """
-    node, run = context.node_config, context.run_config
     try:
-        return _site(node, read_settings(run), make_learner)
-    except KinfedError as error:
+        return _site(context.node_config, read_settings(context.run_config), make_learner, _audit(context))
+    except Exception as error:
+        told = _told(error, context.node_config, context.run_config)
+        with suppress(InputError):  # without a log there is one thing more to mend
+            audit = _audit(context)
+            if audit is not None:
+                audit.missed(configured_name(context), "setting up this site", str(told))
+        raise told from error
+
+
+def _told(error: Exception, node: Mapping[str, Any], run: Mapping[str, Any]) -> KinfedError:
+    """What the server may hear of an error."""
+    if isinstance(error, KinfedError):
         asked = [_text(node, "name"), *(_text(run, key) for key in ("target", "agent", "task", "learner"))]
         paths = [Path(path) for path in (_text(node, "data"), _text(node, "test"), _text(run, "data")) if path]
         hidden = [text for path in paths for text in (str(path), str(path.expanduser()), path.name)]
-        raise discreet(error, (*node, *run, *asked), hidden) from error
-    except Exception as error:
-        raise nameless(error, "setting up this site") from error
+        return discreet(error, (*node, *run, *asked), hidden)
+    return nameless(error, "setting up this site")
 
 
-def _site(node: Mapping[str, Any], options: Settings, make_learner: MakeLearner | None) -> Site:
+def _audit(context: Context) -> SiteAudit | None:
+    out = path_or_none(_text(context.node_config, "out"))
+    return None if out is None else SiteAudit(out / AUDIT, str(context.run_id))
+
+
+def _site(node: Mapping[str, Any], options: Settings, make_learner: MakeLearner | None, audit: SiteAudit | None) -> Site:
     for key in node:
         if key not in NODE_OPTIONS:
             raise InputError(f"there is no option {key!r} in a node's configuration; there are {', '.join(NODE_OPTIONS)}")
@@ -80,7 +97,7 @@ def _site(node: Mapping[str, Any], options: Settings, make_learner: MakeLearner 
         raise InputError(f"least-rows of a node must be a whole number of at least 2, got {least!r}")
     out = path_or_none(_text(node, "out"))
     keep = None if out is None else partial(keep_model, out)
-    return Site(train, test, place, learner, keep, least, None if out is None else out / "state")
+    return Site(train, test, place, learner, keep, least, None if out is None else out / "state", audit)
 
 
 def read_agent(path: Path, name: str, options: Settings) -> Federation:

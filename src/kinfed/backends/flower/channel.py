@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,7 @@ _RAISED = re.compile(r"<class '(?:[\w.<>]*\.)?(\w+)'>:<'(.*)'>", re.DOTALL)
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 0.5
+_SECONDS_BETWEEN_LINES = 60.0
 _LONGEST_REASON = 500
 
 
@@ -72,7 +74,7 @@ class FlowerChannel:
         deadline = time.monotonic() + seconds
         answers: dict[str, Answer | Failure] = {}
         pending = self._push(requests, seconds + self.clock_tolerance)
-        pause = _FIRST_PAUSE
+        pause, line_due = _FIRST_PAUSE, time.monotonic() + _SECONDS_BETWEEN_LINES
         while pending:
             for message in self.grid.pull_messages(list(pending)):
                 # An error reply for a dead node comes from the SuperLink: what it answers tells whom it is about.
@@ -82,6 +84,10 @@ class FlowerChannel:
             left = deadline - time.monotonic()
             if not pending or left <= 0:
                 break
+            if time.monotonic() > line_due:
+                waited = f"{len(pending)} of {len(requests)} sites have not answered yet, {left:.0f} s are left"
+                logging.getLogger("flwr").info(waited)
+                line_due += _SECONDS_BETWEEN_LINES
             time.sleep(min(pause, left))
             pause = min(1.5 * pause, _LONGEST_PAUSE)
         late = dict.fromkeys(pending.values(), Failure(f"no answer within {seconds:g} s"))
@@ -120,9 +126,10 @@ def _answer(message: Message) -> Answer | Failure:
     if message.has_error():
         return Failure(_reason(message.error))
     try:
-        return decode_message(message.content)
+        found = decode_message(message.content)
     except ValueError as error:
         return Failure(f"its answer cannot be read: {error}")
+    return Failure(found.reason[:_LONGEST_REASON], found.name) if isinstance(found, Failure) else found
 
 
 def _reason(error: Error) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -18,8 +19,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from kinfed.backends.flower.records import ACTION, CATEGORIES, decode_arrays, decode_request, encode_arrays, encode_message
 from kinfed.backends.site import Site
 from kinfed.backends.site import answer as answer_at_site
-from kinfed.backends.wire import Arrays, Request
+from kinfed.backends.transport import NO_SPEC
+from kinfed.backends.wire import Arrays, Failure, Request
 from kinfed.backends.wire import Message as SiteAnswer
+from kinfed.errors import KinfedError
 
 Answer = Callable[[Site, Request, Arrays], tuple[SiteAnswer, Arrays]]
 
@@ -28,7 +31,7 @@ NOTES = "kinfed-notes"
 
 
 def client_app(make_site: Callable[[Context], Site], answer: Answer = answer_at_site) -> ClientApp:
-    """The app every node runs.
+    """The app every node runs; a question it cannot answer is answered with the reason, and with the name of its agent.
 
     Parameters
     ----------
@@ -44,12 +47,18 @@ def client_app(make_site: Callable[[Context], Site], answer: Answer = answer_at_
     def handle(message: Message, context: Context) -> Message:
         request = decode_request(message.content)
         key = context.run_id, context.node_id
-        if key not in sites:
-            for old in [known for known in sites if known[0] != context.run_id]:
-                del sites[old]  # of a run that is over
-            sites[key] = make_site(context)
         notes: Arrays = decode_arrays(context.state[NOTES]) if NOTES in context.state else {}
-        reply, kept = answer(sites[key], request, notes)
+        name = configured_name(context)
+        try:
+            if key not in sites:
+                for old in [known for known in sites if known[0] != context.run_id]:
+                    del sites[old]  # of a run that is over
+                sites[key] = make_site(context)
+            name = getattr(sites[key], "name", name)
+            reply, kept = answer(sites[key], request, notes)
+        except KinfedError as error:
+            _log(request.question, error)
+            return Message(encode_message(Failure(str(error), name)), reply_to=message)
         if kept is not notes:
             context.state[NOTES] = encode_arrays(kept)
         return Message(encode_message(reply), reply_to=message)
@@ -57,6 +66,20 @@ def client_app(make_site: Callable[[Context], Site], answer: Answer = answer_at_
     for category in CATEGORIES:
         getattr(app, category)(ACTION)(handle)
     return app
+
+
+def configured_name(context: Context) -> str:
+    """What a node is called before its data are read."""
+    given = context.node_config.get("name", "")
+    return str(given) or f"partition-id {context.node_config.get('partition-id', 'unknown')}"
+
+
+def _log(question: str, error: KinfedError) -> None:
+    """Why a question was not answered, in the node's own log: the whole of it, and of a bug where it is."""
+    whole = error.__cause__ or error
+    if str(whole) != NO_SPEC:  # as every site says that was started anew: it is then told again
+        unforeseen = None if isinstance(whole, KinfedError) else whole
+        logging.getLogger("flwr").warning("no answer to %s: %s", question, whole, exc_info=unforeseen)
 
 
 def client_app_of(sites: Sequence[Site]) -> ClientApp:

@@ -19,7 +19,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from kinfed.backends.wire import Arrays, Message, Request, encode_settings
+from kinfed.backends.wire import Arrays, Failure, Message, Request, encode_settings
 
 ACTION = "kinfed"
 """Name of the action of every message; Flower shows it in the logs of the nodes."""
@@ -31,6 +31,8 @@ ARRAYS = "kinfed-arrays"
 
 _PACKED = "kinfed.packed"
 """How the bytes of the packed array are to be read; Flower calls this the stype and leaves it to us."""
+
+_FAILED, _NAME = "failed", "name"
 
 _LENGTH = 8
 _SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8)}
@@ -73,15 +75,22 @@ def decode_request(records: RecordDict) -> Request:
     return Request(content["question"], content["settings"], arrays)
 
 
-def encode_message(reply: Message) -> RecordDict:
+def encode_message(reply: Message | Failure) -> RecordDict:
     """A reply as the records that Flower sends: settings as text, arrays as bytes."""
+    if isinstance(reply, Failure):
+        return _encode({"settings": {_FAILED: reply.reason, _NAME: reply.name}}, {})
     return _encode({"settings": reply.settings}, reply.arrays)
 
 
-def decode_message(records: RecordDict) -> Message:
+def decode_message(records: RecordDict) -> Message | Failure:
     """The reply in records; anything malformed is a ValueError."""
     content, arrays = _decode(records, ("settings",))
-    return Message(content["settings"], arrays)
+    told = content["settings"]
+    if _FAILED not in told:
+        return Message(told, arrays)
+    if told.keys() != {_FAILED, _NAME} or not all(isinstance(one, str) for one in told.values()) or arrays:
+        raise ValueError("what it says about its failure is malformed")
+    return Failure(told[_FAILED], told[_NAME])
 
 
 def encode_arrays(arrays: Arrays) -> ArrayRecord:
