@@ -28,7 +28,7 @@ from kinfed.columns import (
 from kinfed.errors import InputError
 from kinfed.markup import card, paragraph, table
 from kinfed.plotting.analysis import FederationPlots
-from kinfed.rows import row_hashes
+from kinfed.rows import row_hashes, row_order
 from kinfed.splitting import derived_seed, held_out
 from kinfed.validation import FloatArray, first_repeated, positive, unknown
 
@@ -310,9 +310,7 @@ class Federation:
         Sums, folds and batches depend on the order of rows. A run uses them in this one, so that it gives the same to the
         last bit however they were sorted.
         """
-        return self.rows(
-            [np.argsort(row_hashes(agent.X, agent.y, self.columns, b"order"), kind="stable") for agent in self.agents]
-        )
+        return self.rows([row_order(agent.X, agent.y, self.columns) for agent in self.agents])
 
     def _index(self, name: str) -> int:
         try:

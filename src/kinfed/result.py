@@ -127,7 +127,7 @@ class Weighting:
 
     @property
     def train(self) -> Federation:
-        """The prepared training rows, where they are here."""
+        """The prepared training rows, where they are here; in the order in which the run used them."""
         return self._here.whole
 
     @property

@@ -46,6 +46,11 @@ def row_hashes(X: Any, y: NDArray[Any] | None, columns: Sequence[str], key: byte
     return np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64)
 
 
+def row_order(X: Any, y: NDArray[Any] | None, columns: Sequence[str]) -> NDArray[np.intp]:
+    """Indices of the rows in the order in which a run uses them: sums, folds and batches depend on it."""
+    return np.argsort(row_hashes(X, y, columns, b"order"), kind="stable")
+
+
 def _words(X: Any, y: NDArray[Any] | None, position: Sequence[int]) -> NDArray[np.uint64]:
     """The cells of some rows as 8 bytes each, the target last."""
     width = len(position)
