@@ -4,8 +4,10 @@ It is started by path and imports nothing of this repository but the kinfed that
 It keeps to public names, and to settings that are all given, so that a changed default is not taken for a changed number.
 `Adapter` holds the few calls that are spelled differently in different versions.
 
-    release_runs.py numbers FOLDER [TEXT]   every run whose name holds TEXT; arrays to numbers.npz, the rest to numbers.json
-    release_runs.py speed                   times what it is asked for, a name and its answer a line at a time
+    release_runs.py orders FILE                    the order in which this kinfed uses the rows of all data
+    release_runs.py numbers FOLDER FILE [TEXT]     every run whose name holds TEXT, on rows in that order; arrays to
+                                                   numbers.npz, the rest to numbers.json
+    release_runs.py speed                          times what it is asked for, a name and its answer a line at a time
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +135,11 @@ def messy(target: str, seed: int = 0) -> Data:
             "outcome": y if target == "number" else np.where(y > 6.5, "high", np.where(y > 5, "middle", "low")),
         }
     )
-    late = table["site"] == "late"
-    whole = kinfed.Federation.from_frame(table[~late].reset_index(drop=True), target="outcome", agent="site")
-    train, test = whole.split(test_size=0.25, seed=1)
+    late, tested = table["site"] == "late", table.groupby("site").cumcount() % 4 == 3  # versions split differently
+    train, test = (
+        kinfed.Federation.from_frame(table[~late & part].reset_index(drop=True), target="outcome", agent="site")
+        for part in (~tested, tested)
+    )
     rows = table[late].drop(columns="site").reset_index(drop=True)
     first = (rows[:20].drop(columns="outcome"), rows["outcome"][:20].to_numpy())
     return Data(train, test, first, rows[20:].drop(columns="outcome").reset_index(drop=True))
@@ -157,6 +161,45 @@ DATA: Mapping[str, Callable[[], Data]] = {
     "messy": lambda: messy("number"),
     "messy classes": lambda: messy("classes", seed=1),
 }
+
+ORDERS: dict[str, Array] = {}
+"""The order of rows, by data, part and agent: 0.1.0 deals folds and batches of them as they come, later versions do not."""
+
+
+def parts_of(name: str, data: Data) -> list[tuple[str, Any, Any, Sequence[str]]]:
+    """All rows of some data: what they are, X, y and columns."""
+    parts = [
+        (f"{name}, {part}, {agent.name}", agent.X, agent.y, federation.columns)
+        for part, federation in (("training", data.train), ("testing", data.test))
+        for agent in federation
+    ]
+    return [*parts, (f"{name}, newcomer", *data.newcomer, data.train.columns)]
+
+
+def ordered(name: str) -> Data:
+    """Some data, with the rows in `ORDERS`."""
+    data = DATA[name]()
+    found = []
+    for what, X, y, _ in parts_of(name, data):
+        rows = ORDERS[what]
+        ours = X.iloc[rows].reset_index(drop=True) if hasattr(X, "iloc") else X[rows]
+        found.append((ours, None if y is None else y[rows]))
+    agents = [type(one)(one.name, *rows) for one, rows in zip([*data.train, *data.test], found, strict=False)]
+    train, test = agents[: len(data.train)], agents[len(data.train) :]
+    return replace(
+        data,
+        train=replace(data.train, agents=tuple(train)),
+        test=replace(data.test, agents=tuple(test)),
+        newcomer=found[-1],
+    )
+
+
+def write_orders(path: Path) -> None:
+    """Write down the order in which the kinfed here uses the rows of all data."""
+    from kinfed.rows import row_order
+
+    np.savez(path, **{what: row_order(*rows) for name in DATA for what, *rows in parts_of(name, DATA[name]())})
+
 
 # ---------------------------------------------------------------- what is written down
 
@@ -239,7 +282,7 @@ class Run:
         return "scikit-learn" if self.learner.startswith("scikit-learn") else self.learner.split()[0]
 
     def __call__(self) -> Record:
-        data, record, allowed = DATA[self.data](), Record(), ALLOWED[self.kind]
+        data, record, allowed = ordered(self.data), Record(), ALLOWED[self.kind]
         record.data(data)
         settings: dict[str, Any] = {
             "learner": LEARNERS[self.learner](),
@@ -432,7 +475,7 @@ PERSONALIZED = (
 
 def weights_alone() -> Record:
     """`kinfed.collaboration_weights`, without training."""
-    data, record = DATA["concept"](), Record()
+    data, record = ordered("concept"), Record()
     weights = kinfed.collaboration_weights(
         data.train,
         rule="entropic",
@@ -476,7 +519,7 @@ def regressor(rule: str, learner: str) -> Callable[[], Record]:
     """`kinfed.PersonalizedRegressor`."""
 
     def run() -> Record:
-        data, record, allowed = DATA["concept"](), Record(), ALLOWED["ridge"]
+        data, record, allowed = ordered("concept"), Record(), ALLOWED["ridge"]
         (X, y, agent), (X_test, _, agent_test) = rows_of(data.train), rows_of(data.test)
         model = kinfed.PersonalizedRegressor(LEARNERS[learner](), rule=rule, n_features=100, random_state=2)
         model.fit(X, y, agent=agent)
@@ -491,7 +534,7 @@ def classifier(rule: str, learner: str) -> Callable[[], Record]:
     """`kinfed.PersonalizedClassifier`."""
 
     def run() -> Record:
-        data, record = DATA["labels"](), Record()
+        data, record = ordered("labels"), Record()
         allowed = ALLOWED["logistic" if learner == "logistic" else "scikit-learn"]
         (X, y, agent), (X_test, _, agent_test) = rows_of(data.train), rows_of(data.test)
         model = kinfed.PersonalizedClassifier(LEARNERS[learner](), rule=rule, n_features=100, random_state=1)
@@ -534,8 +577,10 @@ RUNS: Mapping[str, Callable[[], Record]] = {
 } | {run.name: run for run in PERSONALIZED}
 
 
-def numbers(folder: Path, only: str = "") -> None:
+def numbers(folder: Path, orders: Path, only: str = "") -> None:
     """Run them all and write down what came out."""
+    with np.load(orders) as found:
+        ORDERS.update(found)
     arrays: dict[str, Array] = {}
     told: dict[str, Any] = {}
     for name, run in RUNS.items():
@@ -659,6 +704,8 @@ def speed() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "numbers":
-        numbers(Path(sys.argv[2]), *sys.argv[3:])
+        numbers(Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
+    elif sys.argv[1] == "orders":
+        write_orders(Path(sys.argv[2]))
     else:
         speed()

@@ -87,7 +87,7 @@ def test_covariate_shift_looks_at_x_alone(generated):
     train = generated.train
     other = kinfed.Federation.from_arrays(*(lambda X, y, a: (X, -3 * y + 1, a))(*train.pooled()))
     by_x = [kinfed.collaboration_weights(f, "q-aggregation", shift="covariate").matrix for f in (train, other)]
-    np.testing.assert_array_equal(*by_x)
+    np.testing.assert_allclose(*by_x, atol=1e-12)  # the order of rows depends on y
     generated_shift = kinfed.covariate_shift(sizes=(6, 6, 8), seed=0)
     matrix = kinfed.collaboration_weights(generated_shift.train, "q-aggregation", shift="covariate").matrix
     groups = np.array(generated_shift.train.groups)

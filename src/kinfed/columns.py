@@ -195,6 +195,19 @@ def column_kind(series: pd.Series[Any]) -> str:
     return "mixed" if plain else "other"
 
 
+def categories(values: pd.Series[Any]) -> tuple[NDArray[np.intp], list[str]]:
+    """Codes of the values, -1 for missing, and the text of the category behind each code."""
+    if types.is_object_dtype(values.dtype) and types.infer_dtype(values, skipna=True).startswith("mixed"):
+        values = values.map(_category, na_action="ignore")  # else True is the number 1 where that comes first
+    codes, found = pd.factorize(values)
+    return codes, [_category(value) for value in found]
+
+
+def _category(value: Any) -> str:
+    # Category 1 is read as 1.0 where a table holds nothing but numbers in that column; it is the same category.
+    return str(int(value)) if isinstance(value, float | np.floating) and float(value).is_integer() else str(value)
+
+
 def _numbers(series: pd.Series[Any]) -> FloatArray:
     """A numeric column as floats, NaN where it is missing; float32 stays float32."""
     numbers = series.to_numpy(dtype=np.float32 if series.dtype == np.float32 else np.float64, na_value=np.nan)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from pandas.util import hash_pandas_object
 
 from kinfed.columns import (
     Place,
@@ -29,6 +28,7 @@ from kinfed.columns import (
 from kinfed.errors import InputError
 from kinfed.markup import card, paragraph, table
 from kinfed.plotting.analysis import FederationPlots
+from kinfed.rows import row_hashes, row_order
 from kinfed.splitting import derived_seed, held_out
 from kinfed.validation import FloatArray, first_repeated, positive, unknown
 
@@ -241,12 +241,11 @@ class Federation:
         return np.concatenate([agent.X for agent in self.agents]), y, index
 
     def digest(self) -> str:
-        """A short text that differs for different data."""
+        """A short text that differs for different data, whatever the order of an agent's rows."""
         total = hashlib.sha256(repr((self.names, self.columns)).encode())
         for agent in self.agents:
-            for values in (agent.X, agent.y):
-                if values is not None:
-                    total.update(hash_pandas_object(pd.DataFrame(values), index=False).to_numpy().tobytes())
+            total.update(f"{len(agent)} {agent.y is None} ".encode())
+            total.update(np.sort(row_hashes(agent.X, agent.y, self.columns, b"digest")).tobytes())
         return total.hexdigest()
 
     def describe(self) -> pd.DataFrame:
@@ -274,7 +273,8 @@ class Federation:
             Share of each agent's points to test on, between 0 and 1. An agent always keeps a point to train on; one too
             small to give any to test on stays in the test federation without rows, so that indices line up.
         seed : int
-            An agent's split depends on the seed, its name and its own data alone, never on who else takes part.
+            An agent's split depends on the seed, its name and its own rows alone: never on who else takes part, nor on the
+            order of its rows. Those whose contents have the smallest hashes (`kinfed.rows`) are for testing.
 
         Returns
         -------
@@ -285,19 +285,32 @@ class Federation:
         size = positive(test_size, "test_size")
         if size >= 1:
             raise InputError(f"test_size must be a fraction between 0 and 1, such as 0.2, got {test_size!r}")
-        tests = [
-            held_out(len(agent), agent.y, size, np.random.default_rng(derived_seed(seed, "split", agent.name)))
-            for agent in self.agents
-        ]
+        return self.split_by([size] * len(self), seed)
+
+    def split_by(self, shares: Sequence[float], seed: int) -> tuple[Federation, Federation]:
+        """As `split`, with a share of its own for every agent."""
+        tests = []
+        for agent, share in zip(self.agents, shares, strict=True):
+            own = derived_seed(seed, "split", agent.name)
+            hashes = row_hashes(agent.X, agent.y, self.columns, own.generate_state(8).astype("<u4").tobytes())
+            tests.append(held_out(hashes, agent.y, share, np.random.default_rng(own)))
         return self.rows([~test for test in tests]), self.rows(tests)
 
-    def rows(self, masks: Sequence[NDArray[np.bool_]]) -> Federation:
-        """All agents with some of their rows: those where the mask of an agent is true."""
+    def rows(self, chosen: Sequence[NDArray[Any]]) -> Federation:
+        """All agents with some of their rows, given by a mask or by indices for every agent."""
         agents = []
-        for agent, mask in zip(self.agents, masks, strict=True):
-            X = agent.X[mask].reset_index(drop=True) if isinstance(agent.X, pd.DataFrame) else agent.X[mask]
-            agents.append(Agent(agent.name, X, None if agent.y is None else agent.y[mask]))
+        for agent, mine in zip(self.agents, chosen, strict=True):
+            X = agent.X.iloc[mine].reset_index(drop=True) if isinstance(agent.X, pd.DataFrame) else agent.X[mine]
+            agents.append(Agent(agent.name, X, None if agent.y is None else agent.y[mine]))
         return replace(self, agents=tuple(agents))
+
+    def in_order(self) -> Federation:
+        """The same agents, with the rows of each in an order that follows from what they hold.
+
+        Sums, folds and batches depend on the order of rows. A run uses them in this one, so that it gives the same to the
+        last bit however they were sorted.
+        """
+        return self.rows([row_order(agent.X, agent.y, self.columns) for agent in self.agents])
 
     def _index(self, name: str) -> int:
         try:

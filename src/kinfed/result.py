@@ -127,7 +127,7 @@ class Weighting:
 
     @property
     def train(self) -> Federation:
-        """The prepared training rows, where they are here."""
+        """The prepared training rows, where they are here; in the order in which the run used them."""
         return self._here.whole
 
     @property
@@ -305,7 +305,8 @@ class Personalization(Weighting):
             raise InputError(f"there is already an agent {name!r}; give the newcomer another name")
         if not METHODS[self.settings.method].onboards:
             raise InputError(f"method {self.settings.method!r} takes nobody in later; train again with the newcomer")
-        newcomer, options = self.preparation.rows(name, X, y), dict(self.rule_options)
+        raw, options = self.preparation.alone(name, X, y), dict(self.rule_options)
+        newcomer = self.preparation.transform(raw.in_order())[0]
         if "groups" in RULES[self.weights.rule].needs:
             if groups is None:
                 raise InputError(f"rule {self.weights.rule!r} needs groups; pass groups=... of all agents and the newcomer")
@@ -323,7 +324,7 @@ class Personalization(Weighting):
         known = self.known
         if train.names != known.names or not np.array_equal(train.sizes, known.sizes):
             raise InputError("these are not the agents and rows of this result; pass the federation it was trained on")
-        rows = known.preparation.transform(train)
+        rows = known.preparation.transform(train.in_order())
         return PooledAgents(rows, known.task, known.seed, known.embeddings, self.learner, preparation=known.preparation)
 
     def _need_test(self, what: str) -> None:

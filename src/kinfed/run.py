@@ -138,7 +138,7 @@ def personalize(
         found = run(agents, chosen, settings, store, progress)
     # The rows are here after all: what can be told from them, and newcomers, need no messages.
     there = train.select([train.names.index(name) for name in agents.spec.names])
-    rows = agents.preparation.transform(there)
+    rows = agents.preparation.transform(there.in_order())
     here = PooledAgents(rows, chosen.task, seed, agents.spec.embeddings, chosen, preparation=agents.preparation)
     return replace(found, agents=here)
 

@@ -23,15 +23,30 @@ def derived_seed(seed: int, *purposes: str | int) -> np.random.SeedSequence:
     return np.random.SeedSequence([int(value), *np.frombuffer(digest, dtype="<u4").tolist()])
 
 
-def held_out(n: int, y: NDArray[Any] | None, test_size: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which of an agent's n rows are for testing; the values of y are kept in proportion where they are classes."""
+def held_out(
+    hashes: NDArray[np.uint64], y: NDArray[Any] | None, test_size: float, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Which of an agent's rows are for testing: those whose hashes come first, of every class where y are classes.
+
+    Parameters
+    ----------
+    hashes : array of shape (n,)
+        Of the rows (`kinfed.rows`), under a key of the split: whatever the order of the rows, the same are held out.
+    y : array of shape (n,), or None
+        Its values are kept in proportion where they are classes.
+    test_size : float
+        The share to hold out.
+    rng : numpy.random.Generator
+        Breaks ties between classes.
+    """
+    n = len(hashes)
     test = np.zeros(n, dtype=bool)
     n_test = min(int(np.floor(test_size * n + 0.5)), n - 1)
     if n_test <= 0:
         return test
-    shuffled = rng.permutation(n)
+    ranked = np.argsort(hashes, kind="stable")
     if y is None or y.dtype.kind == "f":
-        test[shuffled[:n_test]] = True
+        test[ranked[:n_test]] = True
         return test
     _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
     # Class j is due n_test * count_j / n points. It gets the whole part, and what is left goes to the largest fractions:
@@ -41,7 +56,7 @@ def held_out(n: int, y: NDArray[Any] | None, test_size: float, rng: np.random.Ge
     order = order[fraction[order] > 0]
     whole[order[: n_test - whole.sum()]] += 1
     for label, share in enumerate(whole):
-        test[shuffled[codes[shuffled] == label][:share]] = True
+        test[ranked[codes[ranked] == label][:share]] = True
     return test
 
 

@@ -80,7 +80,7 @@ class PooledAgents:
         Parameters
         ----------
         train, test : Federation
-            Raw or numeric.
+            Raw or numeric. Their rows are put into the order of `Federation.in_order`.
         learner : Learner
         choose : callable
             The ways to compare agents, from their scale.
@@ -89,6 +89,7 @@ class PooledAgents:
         store : Store
             Checkpoint of the run.
         """
+        train, test = train.in_order(), None if test is None else test.in_order()
         preparation = Preparation.fit(train, standardise=standardise)
         rows, tested = preparation.transform(train), None if test is None else preparation.transform(test)
         scale = common_scale(rows.dim, [own_scale(agent, learner.task == "classification") for agent in rows])

@@ -5,8 +5,9 @@ random features, a row of weights, moments, parameters and derivatives of models
 losses, test scores; no rows, no features or losses of single points, no cells in errors. Of few rows an aggregate can be as
 good as the rows, so a site of fewer than its own limit answers nothing.
 
-Notes are arrays a site keeps for itself between two questions of one run: the spec, and the state of questions. What lasts
-of the state is also in a file, for a run that is killed and started again.
+Notes are arrays a site keeps for itself between two questions of one run: the fingerprint of the rows it began with, the
+spec, and the state of questions. The fingerprint, and what lasts of the state, are also in files, for a run that is killed
+and started again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from kinfed.backends.agents import QUESTIONS, Fold, KeepModel, Question, SiteState, SiteView, TrainingSpec
 from kinfed.backends.audit import TO_AGENT, TO_SERVER, SiteAudit
+from kinfed.backends.fingerprint import Fingerprint, changed
 from kinfed.backends.handshake import HANDSHAKE, OwnTable
 from kinfed.backends.redaction import discreet, nameless
 from kinfed.backends.spec import FederationSpec, digest_of, learner_text
@@ -40,8 +42,8 @@ Notes = Mapping[str, NDArray[Any]]
 MOST_FOLDS = 10
 """Folds a session keeps at hand; a few of them are worked on side by side."""
 
-_SPEC, _STATE = "agreement", "state/"
-_PIECE = "state"
+_ROWS, _SPEC, _STATE = "rows", "agreement", "state/"
+_STATES = "state"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +53,9 @@ class Site:
     Attributes
     ----------
     train : Federation
-        Of this one agent; raw tables are welcome.
+        Of this one agent; raw tables are welcome. Its rows are put into the order of `Federation.in_order`.
     test : Federation, or None
-        Rows of the same agent, set aside to test models on.
+        Rows of the same agent, set aside to test models on; in that order too.
     place : int
         Where it stands among the agents; sites of equal places are ordered by name.
     learner : Learner
@@ -77,10 +79,13 @@ class Site:
     kept: Path | None = None
     audit: SiteAudit | None = None
     _sessions: dict[str, SiteSession] = field(default_factory=dict, repr=False)
+    _fingerprints: dict[bytes, Fingerprint] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.train) != 1 or (self.test is not None and self.test.names != self.train.names):
             raise InputError("a site holds the data of one agent, for training and for testing")
+        object.__setattr__(self, "train", self.train.in_order())
+        object.__setattr__(self, "test", None if self.test is None else self.test.in_order())
 
     @property
     def name(self) -> str:
@@ -94,7 +99,13 @@ class Site:
             self._sessions[text] = SiteSession(self, text)
         return self._sessions[text]
 
-    def remembered(self, agreement: str) -> Arrays:
+    def recognise(self, known: Fingerprint) -> None:
+        """Raise unless the rows are those of a fingerprint."""
+        if known.key not in self._fingerprints:  # what was read stays as it is, and is looked at once
+            self._fingerprints[known.key] = Fingerprint.of(self.train, self.test, known.key)
+        known.recognise(self.name, self._fingerprints[known.key])
+
+    def remembered(self, agreement: str, piece: str = _STATES) -> Arrays:
         """What it kept for itself under a spec before it was started anew; what it kept under others is removed."""
         if self.kept is None or not self.kept.exists():
             return {}
@@ -103,15 +114,16 @@ class Site:
             shutil.rmtree(other, ignore_errors=True)
         found = None
         with suppress(InputError):  # what is damaged is as good as lost, and whoever needs it asks again
-            found = Store(mine).load(_PIECE)
+            found = Store(mine).load(piece)
         return {} if found is None else found.arrays
 
-    def remember(self, agreement: str, arrays: Arrays) -> None:
+    def remember(self, agreement: str, arrays: Arrays, piece: str = _STATES) -> None:
         """Keep what it keeps for itself; where there is nothing to keep, nothing is left."""
-        if self.kept is not None and arrays:
-            Store(self._folder(agreement)).save(_PIECE, Kept(arrays=arrays))
-        elif self.kept is not None:
-            shutil.rmtree(self.kept, ignore_errors=True)
+        store = Store() if self.kept is None else Store(self._folder(agreement))
+        if arrays:
+            store.save(piece, Kept(arrays=arrays))
+        elif (path := store.path(piece)) is not None:
+            path.unlink(missing_ok=True)
 
     def _folder(self, agreement: str) -> Path:
         # The name too: sites that were given one folder by mistake must not take each other's.
@@ -131,11 +143,9 @@ class SiteSession:
                 f"{self.spec.learner}; use the same learner at every site"
             )
         self.place = self.spec.names.index(site.name)
-        if len(site.train[0]) != self.spec.sizes[self.place]:
-            raise InputError(
-                f"agent {site.name} has {len(site.train[0])} rows, but had {self.spec.sizes[self.place]} when it was first "
-                "asked; start the run again after data have changed"
-            )
+        rows = int(self.spec.sizes[self.place])
+        if len(site.train[0]) != rows:  # all that is known where a run goes on at a site that has no folder
+            raise changed(site.name, rows, len(site.train[0]))
         self._views: dict[tuple[Fold | None, tuple[int, ...] | None], SiteView] = {}
 
     @cached_property
@@ -221,11 +231,19 @@ def _discreet_answer(site: Site, request: Request, notes: Notes) -> tuple[Messag
                 f"this site has fewer than {site.least_rows} rows to train on, too few to answer; "
                 "set least-rows in its node config to change that"
             )
-        return _answer(site, request, notes)
+        return _answer(site, request, _recognised(site, notes))
     except KinfedError as error:
         raise discreet(error, (site.name, *site.train.columns), [str(site.kept or "")]) from error
     except Exception as error:
         raise nameless(error, f"the question {request.question}") from error
+
+
+def _recognised(site: Site, notes: Notes) -> Notes:
+    """The notes, if the rows are still those that the run began with."""
+    if _ROWS not in notes:
+        return {**notes, _ROWS: Fingerprint.of(site.train, site.test).to_array()}
+    site.recognise(Fingerprint.from_array(notes[_ROWS]))
+    return notes
 
 
 def _answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
@@ -243,7 +261,10 @@ def _agree(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
     """Take the spec, if the rows here fit it; what was kept in this run stays, as when somebody joins it."""
     text = str(request.settings["text"])
     site.session(text)
-    agreement, kept = digest_of(text), {name: array for name, array in notes.items() if name.startswith(_STATE)}
+    agreement, kept = digest_of(text), {name: array for name, array in notes.items() if name != _SPEC}
+    kept |= site.remembered(agreement, _ROWS)  # of a run that goes on: what was answered then is still used
+    _recognised(site, kept)
+    site.remember(agreement, {_ROWS: kept[_ROWS]}, _ROWS)
     kept |= {_STATE + name: array for name, array in site.remembered(agreement).items()}
     return Message({"agreement": agreement}), {**kept, _SPEC: np.frombuffer(text.encode(), dtype=np.uint8)}
 
@@ -279,7 +300,8 @@ def _answer_question(site: Site, request: Request, notes: Notes) -> tuple[Messag
     if not state.changed:
         return signed, notes
     site.remember(settings["agreement"], state.lasting)
-    return signed, {_SPEC: notes[_SPEC], **{_STATE + name: array for name, array in state.items()}}
+    kept = {name: notes[name] for name in (_ROWS, _SPEC)}
+    return signed, kept | {_STATE + name: array for name, array in state.items()}
 
 
 def question_named(name: str) -> type[Question[Any]]:

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from kinfed.columns import column_kind
+from kinfed.columns import categories, column_kind
 from kinfed.data.standardisation import ColumnSums, column_sums
 from kinfed.errors import InputError
 from kinfed.federation import Agent
@@ -112,7 +111,7 @@ class CategoryRule:
 
     def encode(self, values: pd.Series[Any]) -> Array:
         """The column as an (n, number of categories) array of zeros and ones."""
-        codes, found = _categories(values)
+        codes, found = categories(values)
         one_hot = dict(zip(self.counts, np.eye(len(self.counts)), strict=True))
         unseen = np.zeros(len(self.counts))
         # Missing values have code -1, which picks the last row.
@@ -249,19 +248,9 @@ def column_of(X: Any, j: int) -> pd.Series[Any]:
     return X.iloc[:, j] if isinstance(X, pd.DataFrame) else pd.Series(X[:, j])
 
 
-def _categories(values: pd.Series[Any]) -> tuple[NDArray[np.intp], list[str]]:
-    """Codes of the values, -1 for missing, and the text of the category behind each code."""
-    codes, found = pd.factorize(values)
-    # Category 1 is read as 1.0 where a table holds nothing but numbers in that column; it is the same category.
-    return codes, [
-        str(int(value)) if isinstance(value, float | np.floating) and float(value).is_integer() else str(value)
-        for value in found
-    ]
-
-
 def _counted(values: pd.Series[Any]) -> Counter[str]:
     """How often each category occurs."""
-    codes, found = _categories(values)
+    codes, found = categories(values)
     return Counter(np.array(found, dtype=object)[codes[codes >= 0]].tolist())
 
 

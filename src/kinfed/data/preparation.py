@@ -147,7 +147,7 @@ class Preparation:
         A table has its columns found by name, in any order; an array must hold all columns of the training data, in their
         order there (`source`), since nothing in it tells them apart.
         """
-        return self.transform(self._alone(name, X, y))[0]
+        return self.transform(self.alone(name, X, y))[0]
 
     def unusual(self, name: str, X: ArrayLike) -> list[str]:
         """What in raw rows is unlike anything in training, counted by column, in sentences.
@@ -155,7 +155,7 @@ class Preparation:
         Categories never seen count as none of those known, and numbers more than `FAR` standard deviations from the
         training mean lie where no model has learned anything.
         """
-        federation = self._alone(name, X, None)
+        federation = self.alone(name, X, None)
         rows, position = federation[0], {column: j for j, column in enumerate(federation.columns)}
         found = []
         for rule in self.rules:
@@ -172,7 +172,7 @@ class Preparation:
                 found.append(f"column {rule.column}: {told}")
         return found
 
-    def _alone(self, name: str, X: ArrayLike, y: ArrayLike | None) -> Federation:
+    def alone(self, name: str, X: ArrayLike, y: ArrayLike | None) -> Federation:
         """Raw rows as the federation of one agent."""
         if hasattr(X, "columns"):
             return Federation.from_arrays(X, y, [name] * len(X))  # type: ignore[arg-type]

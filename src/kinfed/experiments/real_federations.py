@@ -42,7 +42,6 @@ from kinfed.experiments.paper_settings import by_repetition, methods_table, repe
 from kinfed.federation import Federation
 from kinfed.learners import make_learner
 from kinfed.run import personalize
-from kinfed.splitting import derived_seed, held_out
 from kinfed.validation import one_of
 
 SMALLEST, LEAST_TEST = 8, 4
@@ -215,12 +214,8 @@ def read_problem(folder: Path, problem: RealProblem) -> Federation:
 
 def split(federation: Federation, points: int | None, seed: int) -> tuple[Federation, Federation]:
     """Training and test part: that many training points per agent, or half of its rows; classes in proportion."""
-    tests = []
-    for agent in federation:
-        n_test = len(agent) // 2 if points is None else max(len(agent) - points, LEAST_TEST)
-        rng = np.random.default_rng(derived_seed(seed, "split", agent.name))
-        tests.append(held_out(len(agent), agent.y, n_test / len(agent), rng))
-    return federation.rows([~test for test in tests]), federation.rows(tests)
+    tested = [n // 2 if points is None else max(n - points, LEAST_TEST) for n in federation.sizes.tolist()]
+    return federation.split_by((tested / federation.sizes).tolist(), seed)
 
 
 def leading_errors(results: pandas.DataFrame) -> pandas.DataFrame:
