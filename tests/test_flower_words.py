@@ -326,7 +326,11 @@ SENTENCES = {  # what docs/flower.md says happens when something goes wrong, and
     "is called by its number in Flower": (HERE, "test_a_node_that_has_told_no_name_is_called_by_its_number"),
     "the SuperNodes find it within half a minute, and Flower counts the run that was on as failed": (RUNS, "killed"),
     "the run goes on after the last phase or round that was finished": (RUNS, "test_deployed"),
-    "Of a calibration the splits that were under way, up to five, are judged again": (
+    "What sites were judging then is judged again": (
+        "test_resuming.py",
+        "test_sites_that_have_told_their_scores_are_not_asked_again",
+    ),
+    "one whose node has no `out` has lost them, and then all of it is judged again": (
         "test_resuming.py",
         "test_a_server_that_was_killed_finds_what_sites_kept",
     ),

@@ -1,4 +1,4 @@
-"""Runs that are killed and started again: the same numbers, and at most one fold, round or stage done twice."""
+"""Runs that are killed and started again: the same numbers, and at most one piece, round or stage done twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 import kinfed
 from kinfed.backends.site import InProcess, Site, sites_of
-from kinfed.weights.calibration import calibrated, successive_halving
+from kinfed.weights.calibration import calibrated, cross_fitting, successive_halving
 from kinfed.weights.rules import gradient
 from site_runs import KilledError, Slow, parts_of, run
 
@@ -77,23 +77,25 @@ SCRIPT = """
     import sys
     import numpy as np
     import kinfed
-    from kinfed.weights.calibration import calibrated
+    from kinfed.weights.calibration import cross_fitting
     from kinfed.weights.rules import gradient
 
     generated = kinfed.concept_shift(n_agents=6, n=30, dim=3, spread=0.1, seed=1)
     folder, backend, out = sys.argv[1:]
 
-    def telling(work, what, place):
+    def telling(work, what):
         def told(*arguments):
-            fold = arguments[place].fold
-            if what == "fold" or fold is None:  # rounds within a fold are part of it
-                print("begins", what, fold, flush=True)
+            print("begins", what, flush=True)
             return work(*arguments)
 
         return told
 
-    calibrated._score = telling(calibrated._score, "fold", 1)
-    gradient.gradient_rows = telling(gradient.gradient_rows, "round", 0)
+    if backend == "pooled":  # agent by agent
+        cross_fitting._CASES_AT_ONCE = 1
+        cross_fitting._judge = telling(cross_fitting._judge, "judging")
+    else:  # all sites at once
+        cross_fitting.HomeScores.messages = telling(cross_fitting.HomeScores.messages, "judging")
+    gradient.gradient_rows = telling(gradient.gradient_rows, "round")
     print("ready", flush=True)
     test = generated.test(20, seed=2)
     found = kinfed.personalize(generated.train, test=test, backend=backend, checkpoint=folder)
@@ -130,13 +132,13 @@ class Started:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["pooled", "sites"])
-def test_a_process_killed_at_any_moment_goes_on_and_repeats_one_fold_or_round_at_most(backend: str, tmp_path: Path) -> None:
+def test_a_process_killed_at_any_moment_goes_on_and_repeats_one_piece_at_most(backend: str, tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(textwrap.dedent(SCRIPT))
     straight = Started(tmp_path, backend, "straight")
     begun = time.monotonic()
     pieces = straight.end()
     lasted = time.monotonic() - begun
-    assert len(pieces) > 20
+    assert len(pieces) >= (6 if backend == "pooled" else 1) + 4
     cut_short, told = 0, []
     for moment, share in enumerate(np.random.default_rng(0).uniform(0.0, 1.2, MOMENTS)):
         before = Started(tmp_path, backend, f"killed {moment}").kill(share * lasted)
@@ -154,18 +156,32 @@ def test_a_process_killed_at_any_moment_goes_on_and_repeats_one_fold_or_round_at
 # ---------------------------------------------------------------- piece by piece
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend, after", [("pooled", False), ("pooled", True), ("sites", True), ("flower", False)])
-def test_folds_that_are_judged_are_not_judged_again(backend: str, after: bool, tmp_path: Path, counted: Any) -> None:
-    whole = counted(calibrated, "_score")
-    expected = numbers(personal(None, backend=backend))
+@pytest.mark.parametrize("after", [False, True])
+def test_agents_that_have_judged_do_not_judge_again(after: bool, tmp_path: Path, counted: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(cross_fitting, "_CASES_AT_ONCE", 1)
+    whole = counted(cross_fitting, "_judge")
+    expected = numbers(personal(None))
     dies = whole.calls // 2
-    counted(calibrated, "_score", dies, after)
+    assert dies > 1
+    counted(cross_fitting, "_judge", dies, after)
+    with pytest.raises(KilledError):
+        personal(tmp_path)
+    again = counted(cross_fitting, "_judge")
+    assert numbers(personal(tmp_path)) == expected
+    assert again.calls == whole.calls - dies + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["sites", "flower"])
+def test_sites_that_have_told_their_scores_are_not_asked_again(backend: str, tmp_path: Path, counted: Any) -> None:
+    expected = numbers(personal(None, backend=backend))
+    counted(calibrated, "calibrated_weights", 1)
     with pytest.raises(KilledError):
         personal(tmp_path, backend=backend)
-    again = counted(calibrated, "_score")
+    counted(calibrated, "calibrated_weights")
+    again = counted(cross_fitting.HomeScores, "messages")
     assert numbers(personal(tmp_path, backend=backend)) == expected
-    assert again.calls == whole.calls - dies + 1
+    assert again.calls == 0
 
 
 @pytest.mark.parametrize("backend", ["pooled", "sites"])
@@ -244,7 +260,7 @@ class Watched(Slow):
 @pytest.mark.slow
 @pytest.mark.parametrize("keeps", ["all", "one not", "one damaged"])
 def test_a_server_that_was_killed_finds_what_sites_kept(keeps: str, tmp_path: Path) -> None:
-    learner, checkpoint, kept = kinfed.make_learner("ridge"), tmp_path / "checkpoint", tmp_path / "sites"
+    learner, checkpoint, kept = halved("fedavg"), tmp_path / "checkpoint", tmp_path / "sites"
 
     def channel(dies: bool) -> Watched:
         return Watched(sites_of(GENERATED.train, TEST, learner, kept), dies)
@@ -269,7 +285,7 @@ def test_a_server_that_was_killed_finds_what_sites_kept(keeps: str, tmp_path: Pa
 
 @pytest.mark.slow
 def test_another_run_does_not_find_what_sites_kept_of_one_before(tmp_path: Path) -> None:
-    learner = kinfed.make_learner("ridge")
+    learner = halved("fedavg")
     sites = sites_of(GENERATED.train, TEST, learner, tmp_path)
     with pytest.raises(KilledError):
         run(Watched(sites, dies=True), learner, "calibrated")
@@ -292,7 +308,7 @@ def test_a_run_that_was_over_tells_the_same_again(backend: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", ["states.npz", "weighing/calibration/fold-0-0.npz", "weighing/gradient-4.npz"])
+@pytest.mark.parametrize("piece", ["weighing/calibration/scores.npz", "weighing/gradient-4.npz"])
 def test_a_damaged_piece_is_named_and_done_again_once_it_is_deleted(piece: str, tmp_path: Path, counted: Any) -> None:
     expected = numbers(personal(None))
     # In the end the agents' usual sketches are compared, when all is weighed.
@@ -311,7 +327,7 @@ def test_a_damaged_piece_is_named_and_done_again_once_it_is_deleted(piece: str, 
 
 
 def test_the_calibration_of_another_run_is_refused(tmp_path: Path, counted: Any) -> None:
-    counted(calibrated, "_score", 2)
+    counted(cross_fitting, "_judge", 1, after=True)
     with pytest.raises(KilledError):
         personal(tmp_path)
     with pytest.raises(kinfed.InputError, match=r"of another run \(different: seed\)"):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kinfed.backends.agents import Agents, Question, SiteView, TrainingSpec
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.sketches import Sketches, SketchStack
-from kinfed.backends.wire import ArraySpec, Message
+from kinfed.backends.wire import ArraySpec, Message, arrays_of
 from kinfed.checkpoint import NOWHERE, Kept, Store
 from kinfed.federation import Agent
 from kinfed.learners.quadratics import HomeLearner, Quadratics, read_quadratics
@@ -288,10 +288,18 @@ def cross_fit(
     store: Store = NOWHERE,
 ) -> list[AgentScores]:
     """Scores of all candidates by every agent; n = 0 for agents of too few rows, and for those that do not answer."""
+    kept = store.load("scores")
+    if kept is not None:
+        return [
+            read_scores(Message({"rows": int(n)}, arrays_of(kept.arrays, k))) for k, n in enumerate(kept.arrays["rows"])
+        ]
     stack = agents.ask(Sketches()) if agents.rows is None else None
     dealing = Dealing.of(agents.spec, folds)
     quadratics = learner.quadratics(agents.labelled("calibration"))
-    return agents.ask(HomeScores(tuple(candidates), dealing, learner, quadratics, stack, report, store))
+    scores = agents.ask(HomeScores(tuple(candidates), dealing, learner, quadratics, stack, report, store))
+    told = {f"{k}/{name}": array for k, one in enumerate(scores) for name, array in told_scores(one).arrays.items()}
+    store.save("scores", Kept(arrays={"rows": np.array([one.n for one in scores]), **told}))
+    return scores
 
 
 def _norm_bound(agents: PooledAgents, view: int) -> float:
