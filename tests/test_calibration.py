@@ -79,6 +79,13 @@ def test_how_many_points_are_set_aside_is_known_without_them(folds):
 # The family
 
 
+def test_too_few_rows_to_set_aside_are_kept():
+    assert (deal_rows("a", 49, None, 5, 0, least=10) == -1).all()
+    assert not fold_counts("a", 49, 5, 0, least=10).any()
+    assert sorted(np.bincount(deal_rows("a", 52, None, 5, 0, least=10))) == [10, 10, 10, 11, 11]
+    np.testing.assert_array_equal(fold_counts("a", 52, 5, 0, least=10), np.bincount(deal_rows("a", 52, None, 5, 0)))
+
+
 def test_members_mix_own_data_by_size():
     sizes = np.array([5, 10, 30])
     base = np.full((3, 3), 1 / 3)

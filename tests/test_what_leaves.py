@@ -8,7 +8,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -447,10 +447,13 @@ def test_the_lines_of_the_audit_log_look_as_on_the_page(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the warnings: what sizes alone do not tell
 
 
-def answers_of(train: Federation, place: int, learner: Any) -> tuple[InProcess, Personalization, dict[str, Any]]:
+def answers_of(
+    train: Federation, place: int, learner: Any, least_rows: int = 2
+) -> tuple[InProcess, Personalization, dict[str, Any]]:
     """A site under an agreement, to be asked further; and what its questions must carry."""
-    found = run_sites(InProcess(sites_of(train, None, learner)), learner)
-    channel, text = InProcess(sites_of(train, None, learner)), spec_of(found).to_text()
+    sites = [replace(one, least_rows=least_rows) for one in sites_of(train, None, learner)]
+    found = run_sites(InProcess(sites), learner)
+    channel, text = InProcess(sites), spec_of(found).to_text()
     signed = asked(channel, place, Request("agree", {"text": text})).settings["agreement"]
     return channel, found, {"agreement": signed, "asked": {}}
 
@@ -563,7 +566,7 @@ def test_no_row_follows_by_algebra_from_what_a_site_sent(name: str, rule: str) -
 def test_the_algebra_finds_rows_where_a_part_of_them_is_told_apart(n: int, alone: int) -> None:
     """The test above can fail: with moments of all rows and of all but a fold, folds of one row are rows."""
     train = FIRST.rows((12, n, 9), 0, seed=3)
-    channel, outcome, common = answers_of(train, 1, kinfed.make_learner("ridge"))
+    channel, outcome, common = answers_of(train, 1, kinfed.make_learner("ridge"), least_rows=1)
     requests = [Request("moments", common), *(Request("moments", {**common, "fold": [0, fold, 5]}) for fold in range(5))]
     talks = [(1, request, asked(channel, 1, request)) for request in requests]
     assert parts_that_follow(sums_of(talks, 1)) == 3

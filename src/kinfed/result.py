@@ -30,6 +30,7 @@ from kinfed.onboarding import Newcomer, onboard
 from kinfed.plotting.evaluation import PersonalizationPlots, WeightingPlots
 from kinfed.progress import Progress
 from kinfed.settings import Settings
+from kinfed.splitting import LEAST_PART
 from kinfed.validation import one_of
 from kinfed.weights import RULES, Weights
 
@@ -102,8 +103,17 @@ class Weighting:
         spec, preparation = agents.spec, agents.preparation
         if preparation is None:
             raise InputError("these agents' rows were numbers from the start, so that no raw rows can be predicted for")
-        told, text = (spec.names, spec.sizes, preparation, spec.embeddings, spec.task), learner_text(self.learner)
-        return FederationSpec(*told, text, spec.classes, spec.seed)
+        return FederationSpec(
+            names=spec.names,
+            sizes=spec.sizes,
+            least=(LEAST_PART,) * len(spec.names),
+            preparation=preparation,
+            embeddings=spec.embeddings,
+            task=spec.task,
+            learner=learner_text(self.learner),
+            classes=spec.classes,
+            seed=spec.seed,
+        )
 
     @property
     def preparation(self) -> Preparation:

@@ -63,15 +63,20 @@ def held_out(
 SMALLEST = 5
 """An agent of fewer rows judges nothing: it keeps all of them for training and takes what the others chose."""
 
+LEAST_PART = 2
+"""Rows that are set aside at least, or none are, where what is made of the others leaves an agent."""
 
-def deal_rows(name: str, n: int, y: NDArray[Any] | None, folds: int, seed: int, repeat: int = 0) -> NDArray[np.int64]:
-    """The fold in which each of an agent's n rows is set aside; -1 for never.
+
+def deal_rows(
+    name: str, n: int, y: NDArray[Any] | None, folds: int, seed: int, repeat: int = 0, least: int = 1
+) -> NDArray[np.int64]:
+    """The fold in which each of an agent's n rows is set aside; -1 for never, where a fold had fewer than `least` rows.
 
     Rows of one class, or of neighbouring values of a numeric outcome, go to different folds, so every fold resembles the
     whole, and a class is missing from training only where the agent has it once. Folds depend on the agent's name and rows,
     never on who else takes part.
     """
-    if n < SMALLEST:
+    if not _deals(n, folds, least):
         return np.full(n, -1, dtype=np.int64)
     rng = np.random.default_rng(derived_seed(seed, "folds", repeat, name))
     shuffled = rng.permutation(n)
@@ -86,13 +91,18 @@ def deal_rows(name: str, n: int, y: NDArray[Any] | None, folds: int, seed: int, 
     return dealt
 
 
-def fold_counts(name: str, n: int, folds: int, seed: int, repeat: int = 0) -> NDArray[np.int64]:
+def fold_counts(name: str, n: int, folds: int, seed: int, repeat: int = 0, least: int = 1) -> NDArray[np.int64]:
     """How many of its n rows the agent of that name sets aside in each fold: known without seeing them."""
-    if n < SMALLEST:
+    if not _deals(n, folds, least):
         return np.zeros(folds, dtype=np.int64)
     counts = np.full(folds, n // folds, dtype=np.int64)
     counts[_folds_of_the_rest(name, n, folds, seed, repeat)] += 1
     return counts
+
+
+def _deals(n: int, folds: int, least: int) -> bool:
+    """Whether an agent of n rows sets any aside."""
+    return n >= SMALLEST and (least <= 1 or n // folds >= least)
 
 
 def _folds_of_the_rest(name: str, n: int, folds: int, seed: int, repeat: int) -> NDArray[np.int64]:

@@ -47,6 +47,7 @@ class OwnTable:
     test_rows: int
     place: int
     learner: Any
+    least_rows: int
 
 
 def describe(own: OwnTable, request: Request) -> Message:
@@ -67,6 +68,7 @@ def describe(own: OwnTable, request: Request) -> Message:
             "place": own.place,
             "rows": len(agent),
             "test rows": own.test_rows,
+            "least rows": own.least_rows,
             "columns": list(own.train.columns),
             "text columns": text,
             "target": "none" if agent.y is None else agent.y.dtype.kind,
@@ -136,6 +138,7 @@ class Introduction:
     place: int
     rows: int
     test_rows: int
+    least_rows: int
     columns: tuple[str, ...]
     text_columns: frozenset[str]
     target: str
@@ -153,6 +156,7 @@ class Introduction:
                 place=whole_number(settings["place"], "place"),
                 rows=whole_number(settings["rows"], "rows"),
                 test_rows=whole_number(settings["test rows"], "test rows"),
+                least_rows=whole_number(settings["least rows"], "least rows"),
                 columns=tuple(short_text(column) for column in settings["columns"]),
                 text_columns=frozenset(short_text(column) for column in settings["text columns"]),
                 target=short_text(settings["target"]),
@@ -203,6 +207,7 @@ def agree_on_spec(
     return FederationSpec(
         names=tuple(scales),
         sizes=np.array([alike[name].rows for name in scales], dtype=np.int64),
+        least=tuple(alike[name].least_rows for name in scales),
         preparation=preparation,
         embeddings=choose(scale),
         task=learner.task,

@@ -17,7 +17,7 @@ from kinfed.columns import classes_of
 from kinfed.data import Preparation
 from kinfed.embedding import Embedding, common_scale, own_scale
 from kinfed.federation import Agent, Federation
-from kinfed.splitting import deal_rows
+from kinfed.splitting import LEAST_PART, deal_rows
 from kinfed.validation import FloatArray
 
 Found = TypeVar("Found")
@@ -103,7 +103,7 @@ class PooledAgents:
         if self.fold is None:
             return [np.ones(len(agent), dtype=bool) for agent in self.whole]
         repeat, fold, folds = self.fold
-        return [deal_rows(one.name, len(one), one.y, folds, self.seed, repeat) != fold for one in self.whole]
+        return [deal_rows(one.name, len(one), one.y, folds, self.seed, repeat, LEAST_PART) != fold for one in self.whole]
 
     @cached_property
     def rows(self) -> Federation:

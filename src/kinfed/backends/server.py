@@ -208,7 +208,12 @@ class RemoteAgents:
     def joined(self, newcomer: Introduction) -> RemoteAgents:
         """These agents and one more, the last; nothing that is known of the others is asked for again."""
         session, spec = self.session, self.session.spec
-        wider = replace(spec, names=(*spec.names, newcomer.name), sizes=np.append(spec.sizes, newcomer.rows))
+        wider = replace(
+            spec,
+            names=(*spec.names, newcomer.name),
+            sizes=np.append(spec.sizes, newcomer.rows),
+            least=(*spec.least, newcomer.least_rows),
+        )
         joined = RemoteAgents(ServerSession(session.transport, wider, session.learner, NOWHERE, {}, session.data))
         for name in QUESTIONS:  # also what only the checkpoint knows
             joined._known.answers[name] = dict(self._answered(name))

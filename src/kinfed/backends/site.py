@@ -35,7 +35,7 @@ from kinfed.backends.wire import ENVELOPE, Arrays, Failure, Message, Request, ar
 from kinfed.checkpoint import Kept, Store, digest
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
-from kinfed.splitting import deal_rows
+from kinfed.splitting import LEAST_PART, deal_rows
 
 Notes = Mapping[str, NDArray[Any]]
 
@@ -63,7 +63,8 @@ class Site:
     keep_model : callable, optional
         Writes its own model into its folder; see `kinfed.backends.agents.SiteView`.
     least_rows : int
-        With fewer rows to train on it answers nothing: few rows can be computed from aggregates of them.
+        With fewer rows to train on it answers nothing, and with fewer to set aside it sets none aside where what is made of
+        the others would leave: few rows can be computed from aggregates of them.
     kept : path, optional
         Folder for what it keeps for itself, of one run: that of a run before is removed.
     audit : SiteAudit, optional
@@ -75,7 +76,7 @@ class Site:
     place: int
     learner: Any
     keep_model: KeepModel | None = None
-    least_rows: int = 2
+    least_rows: int = LEAST_PART
     kept: Path | None = None
     audit: SiteAudit | None = None
     _sessions: dict[str, SiteSession] = field(default_factory=dict, repr=False)
@@ -171,7 +172,8 @@ class SiteSession:
         agent, spec = self.agent, self.spec
         aside = np.zeros(len(agent), dtype=bool)
         if fold is not None:
-            aside = deal_rows(agent.name, len(agent), agent.y, fold.folds, spec.seed, fold.repeat) == fold.fold
+            how = fold.folds, spec.seed, fold.repeat, self.site.least_rows
+            aside = deal_rows(agent.name, len(agent), agent.y, *how) == fold.fold
         train, held = (
             Agent(agent.name, agent.X[rows], None if agent.y is None else agent.y[rows]) for rows in (~aside, aside)
         )
@@ -249,7 +251,9 @@ def _recognised(site: Site, notes: Notes) -> Notes:
 def _answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
     if request.question in HANDSHAKE:
         test_rows = 0 if site.test is None else len(site.test[0])
-        return HANDSHAKE[request.question](OwnTable(site.train, test_rows, site.place, site.learner), request), notes
+        return HANDSHAKE[request.question](
+            OwnTable(site.train, test_rows, site.place, site.learner, site.least_rows), request
+        ), notes
     if request.question == "agree":
         return _agree(site, request, notes)
     if request.question == ENVELOPE:

@@ -39,6 +39,8 @@ class FederationSpec:
         The B agents, in order.
     sizes : array of int of shape (B,)
         Their numbers of training rows.
+    least : tuple of int
+        Rows each of them sets aside at least in a fold, or none.
     preparation : Preparation
     embeddings : tuple of Embedding
         Ways to compare the agents, the usual one first.
@@ -54,6 +56,7 @@ class FederationSpec:
 
     names: tuple[str, ...]
     sizes: NDArray[np.int64]
+    least: tuple[int, ...]
     preparation: Preparation
     embeddings: tuple[Embedding, ...]
     task: Task
@@ -73,7 +76,7 @@ class FederationSpec:
         """
         sizes = self.sizes
         if fold is not None:
-            sizes = sizes - _counts_aside(self.names, tuple(sizes.tolist()), self.seed, fold)
+            sizes = sizes - _counts_aside(self.names, tuple(sizes.tolist()), self.least, self.seed, fold)
         left = self.classes if self.classes is None or classes is None else self.classes[list(classes)]
         return TrainingSpec(self.names, sizes, len(self.preparation.columns), left, self.seed, self.task, self.embeddings)
 
@@ -83,6 +86,7 @@ class FederationSpec:
             "protocol": PROTOCOL,
             "names": list(self.names),
             "sizes": self.sizes.tolist(),
+            "least": list(self.least),
             "preparation": preparation_settings(self.preparation),
             "embeddings": [_embedding_settings(one) for one in self.embeddings],
             "task": self.task,
@@ -104,6 +108,7 @@ class FederationSpec:
             return cls(
                 names=tuple(content["names"]),
                 sizes=np.array(content["sizes"], dtype=np.int64),
+                least=tuple(int(one) for one in content["least"]),
                 preparation=read_preparation(content["preparation"]),
                 embeddings=tuple(_read_embedding(one) for one in content["embeddings"]),
                 task=content["task"],
@@ -117,9 +122,14 @@ class FederationSpec:
 
 
 @lru_cache(maxsize=64)
-def _counts_aside(names: tuple[str, ...], sizes: tuple[int, ...], seed: int, fold: Fold) -> NDArray[np.int64]:
+def _counts_aside(
+    names: tuple[str, ...], sizes: tuple[int, ...], least: tuple[int, ...], seed: int, fold: Fold
+) -> NDArray[np.int64]:
     """How many rows everybody sets aside in a fold: worked out once by all sites of a process."""
-    counts = [fold_counts(name, n, fold.folds, seed, fold.repeat)[fold.fold] for name, n in zip(names, sizes, strict=True)]
+    counts = [
+        fold_counts(name, n, fold.folds, seed, fold.repeat, part)[fold.fold]
+        for name, n, part in zip(names, sizes, least, strict=True)
+    ]
     return np.array(counts, dtype=np.int64)
 
 
