@@ -19,7 +19,7 @@ from kinfed.backends.spec import label_settings, preparation_settings, read_labe
 from kinfed.checkpoint import Kept
 from kinfed.data import Preparation
 from kinfed.errors import InputError
-from kinfed.files import private_folder, write_whole
+from kinfed.files import OWNER_ONLY, private_folder, write_whole
 from kinfed.learners.base import Learner, Models, learner_settings, read_learner
 from kinfed.markup import card, paragraph, table
 from kinfed.methods import METHODS
@@ -238,7 +238,7 @@ def keep_model(out: Path, site: SiteView, models: Models | None, method: str | N
                     shutil.rmtree(old)
             made.save(current, overwrite=True)
         text = "\n".join(told_at_home(site.agent.name, stamp, delivery)) + "\n"
-        write_whole(out / LAST_RUN, lambda file: file.write(text.encode("utf-8", "replace")))
+        write_whole(out / LAST_RUN, lambda file: file.write(text.encode("utf-8", "replace")), OWNER_ONLY)
     except (OSError, InputError) as error:
         # What the server hears of it names no folder of the site.
         raise InputError(f"agent {site.agent.name} could not write its model ({type(error).__name__})") from error
