@@ -1,6 +1,7 @@
 """Sites for tests: questions answered agent by agent through messages, with whoever is silent or spoils an answer."""
 
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import Message, form_fault
@@ -46,11 +47,12 @@ class Sites:
         return self.agents.digest
 
     rows = None
+    left_out = MappingProxyType({})
 
     def without(self, fold):
         return replace(self, agents=self.agents.without(fold), answered={})
 
-    def labelled(self, phase):
+    def labelled(self, phase, again=None):
         return self
 
     def side_by_side(self, jobs):

@@ -132,7 +132,7 @@ class Unruly(Slow):
         for address, request in requests.items():
             self.asked += [(address, part.question) for part in parts_of(request)]
             if address in self.gone:
-                answers[address] = Failure("no answer in time")
+                answers[address] = Failure("the node is gone", gone=True)
             elif address in self.behaviours:
                 answers[address] = self._behaved(self.behaviours[address], request, answers[address])
         return answers

@@ -165,7 +165,7 @@ def test_errors_are_failures_matched_by_what_they_answer_not_by_who_sent_them(co
         dead, *alive = channel.reachable()
         grid.fates = {int(dead): fate}
         answers = channel.ask({address: Request("describe") for address in channel.reachable()}, 10.0)
-    assert answers[dead] == Failure(told)
+    assert answers[dead] == Failure(told, gone=code == ErrorCode.NODE_UNAVAILABLE)
     assert all(isinstance(answers[address], Answer) for address in alive)
 
 

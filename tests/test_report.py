@@ -411,7 +411,8 @@ def test_hostile_names_do_no_harm():
     weights = weights_of(len(names), "similarity-test", names=names)
     traffic = pd.DataFrame([(name, "sketches", "to the server", 1, 4000) for name in names])
     traffic.columns = ["agent", "phase", "direction", "messages", "bytes"]
-    attendance = pd.DataFrame([(names[0], names[1], names[2])], columns=["agent", "phase", "reason"])
+    columns = ["agent", "phase", "reason", "what follows"]
+    attendance = pd.DataFrame([(names[0], names[1], names[2], names[3 % len(names)])], columns=columns)
     html = page(
         story_of(
             weights,
@@ -567,7 +568,8 @@ def test_traffic_adds_up():
         ("b", "weights", "to the agent", 2, 500_000),
     ]
     traffic = pd.DataFrame(rows, columns=["agent", "phase", "direction", "messages", "bytes"])
-    attendance = pd.DataFrame([("c", "sketches", "no answer")], columns=["agent", "phase", "reason"])
+    missed = ("c", "sketches", "no answer", "it learns alone")
+    attendance = pd.DataFrame([missed], columns=["agent", "phase", "reason", "what follows"])
     told = Page(page(story_of(weights, traffic=traffic, attendance=attendance))).text
     assert "In all 10 kB left the agents and 2 MB came to them, in 6 messages." in told
     assert "The agent that sent most, b, sent 6 kB" in told

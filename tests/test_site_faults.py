@@ -19,8 +19,6 @@ from kinfed.backends.site import InProcess, Site, sites_of
 from kinfed.backends.transport import TimeoutPolicy, Transport
 from kinfed.backends.wire import Failure, Message, Request
 from kinfed.federation import Agent
-from kinfed.learners.base import site_learner
-from question_sites import pooled
 from site_runs import (
     Answer,
     B,
@@ -116,19 +114,6 @@ def test_an_agent_that_misses_the_agreement_is_no_part_of_it(task: str) -> None:
         pooled = kinfed.personalize(train.select(others), "ridge", "q-aggregation", test.select(others))
         same_models(found.models, pooled.models, pooled.learner, 1e-9)
     assert list(found.joined) == [train.names[1]]
-
-
-def test_moments_that_do_not_come_are_left_out_and_weights_renormalised() -> None:
-    train, test = generated()
-    sites = sites_of(train, test, kinfed.make_learner("ridge"))
-    found = run(Unruly(sites, {"0": silent_in("moments")}))
-    whole = run(InProcess(sites))
-    rows = whole.weights.matrix.copy()
-    rows[:, 0] = 0.0
-    rows = rows[1:] / rows[1:].sum(axis=1, keepdims=True)
-    prepared = spec_of(whole).preparation.transform(train)
-    expected = kinfed.make_learner("ridge").fit(pooled(prepared), rows)
-    np.testing.assert_allclose(found.models.coefficients[1:], expected.coefficients, atol=1e-9)
 
 
 def test_the_run_fails_only_when_the_quorum_is_lost() -> None:
@@ -301,21 +286,19 @@ class Returning(Unruly):
 
 
 @pytest.mark.torch
-def test_an_agent_that_dies_and_comes_back_is_heard_again() -> None:
+def test_an_agent_that_dies_and_comes_back_is_heard_again_but_has_no_part_in_the_training() -> None:
     pytest.importorskip("torch")
     from kinfed.learners.neural import TorchLearner
 
     train, test = generated()
     learner = TorchLearner(hidden=(4,), task="regression", method="fedavg", rounds=6, batch_size=4)
     channel = Returning(sites_of(train, test, learner), dies=2, returns=4)
-    found = run(channel, learner)
+    found = run(channel, learner, timeouts=TimeoutPolicy(seconds=0.4))
     missed = [one.phase for one in found.exchange.absences if one.agent == train.names[1]]
-    assert missed == ["training 2", "training 3"] or missed == ["training 2", "training 3", "training 4"]
-    assert ("returned", "local-training") in channel.asked
-    whole = kinfed.personalize(train, learner, "q-aggregation", test, seed=0)
-    apart = site_learner(learner).pack(found.models, np.arange(B))["parameters"]
-    assert np.isfinite(apart).all()
-    assert not np.array_equal(apart, site_learner(learner).pack(whole.models, np.arange(B))["parameters"])
+    assert missed == ["training 2"]
+    assert ("returned", "local-training") not in channel.asked
+    assert ("returned", "evaluation") in channel.asked
+    assert list(found.withheld) == [train.names[1]]
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.analysis import METRICS, Scores, score_models
-from kinfed.backends.agents import Agents, Places, Question, SiteView, TrainingSpec
+from kinfed.backends.agents import Agents, Delivery, Places, Question, SiteView, TrainingSpec
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import Arrays, ArraySpec, Message, arrays_of
 from kinfed.checkpoint import Store
 from kinfed.federation import Federation
 from kinfed.learners.base import USUAL_PLAN, Learner, Models, fit_planned, packed
+from kinfed.learners.delivered import DeliveredModels, model_and_row, withheld_of
 from kinfed.progress import Progress
 from kinfed.registry import Registry
 from kinfed.validation import Array, whole_number
@@ -41,6 +42,10 @@ class MethodContext:
     progress : callable, optional
     checkpoint : path, optional
         A folder of its own: what takes long is kept there.
+    before : Weights, optional
+        Weights that were found when more agents were there: what was chosen then stays.
+    again : callable, optional
+        The weights of those who are still there, for a training that loses agents.
     """
 
     agents: Agents
@@ -49,6 +54,8 @@ class MethodContext:
     options: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress | None = None
     checkpoint: Path | None = None
+    before: Weights | None = None
+    again: Callable[[], Weights | None] | None = None
 
 
 class Method(ABC):
@@ -101,9 +108,15 @@ class Weighted(Method):
     onboards = True
 
     def weigh(self, context: MethodContext) -> Weights:
-        """By the rule that was asked for."""
-        how = {"progress": context.progress, "store": Store(context.checkpoint)}
-        return weigh_agents(context.agents, context.rule, context.learner, context.options, **how)  # type: ignore[arg-type]
+        """By the rule that was asked for; what calibration chose before stays."""
+        known = None if context.before is None else context.before.calibration
+        how = {"progress": context.progress, "known": known, "store": Store(context.checkpoint)}
+        found = weigh_agents(context.agents, context.rule, context.learner, context.options, **how)  # type: ignore[arg-type]
+        if context.before is None or known is None:
+            return found
+        alone = context.before.self_weight == 1  # whoever chose to learn alone does so without others too
+        matrix = np.where(alone[:, None], context.before.matrix, found.matrix)
+        return replace(found, matrix=matrix, calibration=known)
 
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
         """On these weights, as calibration planned where it did."""
@@ -131,9 +144,13 @@ class GrandMean(Method):
 
 
 def _fit(context: MethodContext, matrix: Array, weights: Weights | None = None) -> Models:
+    def again() -> Array:
+        found = weights if context.again is None else context.again()
+        return matrix if found is None else found.matrix
+
     return fit_planned(
         context.learner,
-        context.agents.labelled("training"),
+        context.agents.labelled("training", None if weights is None else again),
         matrix,
         USUAL_PLAN if weights is None else weights.plan,
         targets=np.arange(len(matrix)),
@@ -147,6 +164,17 @@ METHODS: Registry[Method] = Registry("method", {"weighted": Weighted(), "local":
 
 BASELINES = ("local", "grand-mean")
 """The methods every result is compared with."""
+
+
+def delivered(
+    method: str, learner: Learner, models: Models, spec: TrainingSpec, withheld: Mapping[int, str]
+) -> Models | DeliveredModels:
+    """The models without those of agents whose rows had no part in their training; all of them where there are none."""
+    if not withheld:
+        return models
+    rows = np.setdiff1d(np.arange(len(spec.names)), list(withheld))
+    made = METHODS[method].pack(learner, models, rows)
+    return DeliveredModels(METHODS[method].restore(made, learner, spec), spec.names, dict(withheld))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +191,9 @@ class Evaluation(Question[dict[str, Scores]]):
         Whom the own models listen to, told to the agents.
     run : str
         Which run this is, for those who keep their model.
+    asked : array of shape (T, B), optional
+        Whom they were to listen to, where agents were lost since. An agent that has no model of its own, since its rows had
+        no part in one, is told so, and scores nothing.
     quorum : float, optional
     """
 
@@ -171,27 +202,29 @@ class Evaluation(Question[dict[str, Scores]]):
     targets: Places
     weights: Array | None = None
     run: str = ""
+    asked: Array | None = None
     quorum: float | None = None
 
     name = "evaluation"
     phase = "evaluation"
+    follows = "its models are not scored, and it keeps the model it had"
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
         """To every target its models."""
-        names, asked = spec.names, {}
+        asked = {}
+        own = withheld_of(list(self.models.values())[-1][1])
         for row, t in enumerate(self.targets.tolist()):
-            told = (
-                {}
-                if self.weights is None
-                else {names[k]: float(self.weights[row, k]) for k in np.flatnonzero(self.weights[row] > 0)}
-            )
-            arrays = {
-                f"{place}/{name}": array
-                for place, (method, models) in enumerate(self.models.values())
-                for name, array in METHODS[method].pack(self.learner, models, np.array([row])).items()
-            }
-            methods = [method for method, _ in self.models.values()]
-            asked[t] = Message({"methods": methods, "weights": told, "run": self.run}, arrays)
+            methods: list[str | None] = []
+            arrays: dict[str, NDArray[Any]] = {}
+            for place, (method, models) in enumerate(self.models.values()):
+                given = row not in withheld_of(models) and row not in own
+                methods.append(method if given else None)
+                if given:
+                    whole, place_there = model_and_row(models, row)
+                    made = METHODS[method].pack(self.learner, whole, np.array([place_there]))
+                    arrays |= {f"{place}/{name}": array for name, array in made.items()}
+            told = {"methods": methods, "weights": _heard(spec, self.weights, row), "run": self.run}
+            asked[t] = Message({**told, "asked": _heard(spec, self.asked, row), "withheld": own.get(row, "")}, arrays)
         return asked
 
     @classmethod
@@ -199,14 +232,17 @@ class Evaluation(Question[dict[str, Scores]]):
         """Scores on own test rows; the last model is the agent's own, and is kept if it keeps models."""
         methods, metrics = asked.settings["methods"], METRICS[site.spec.task]
         values = np.full((len(methods), len(metrics)), np.nan)
+        models = None
         for place, method in enumerate(methods):
-            models = METHODS[method].unpack(arrays_of(asked.arrays, place), site)
-            if site.test is not None:
+            models = None if method is None else METHODS[method].unpack(arrays_of(asked.arrays, place), site)
+            if models is not None and site.test is not None:
                 scored = score_models(models, _alone(site), site.spec.task)
                 values[place] = [scored[metric][0] for metric in metrics]
         if site.keep_model is not None:
-            site.keep_model(site, models, method, asked.settings["weights"], str(asked.settings["run"]))
-        if not any(METHODS[method].needs_site for method in methods):
+            told = asked.settings
+            home = Delivery(str(told["run"]), dict(told["weights"]), dict(told["asked"]), str(told["withheld"]))
+            site.keep_model(site, models, method, home)
+        if not any(METHODS[method].needs_site for method in methods if method is not None):
             site.state.clear()  # the run is over; should it be killed now, no method would ask for what was kept
         return Message({"rows": 0 if site.test is None else len(site.test)}, {"values": values})
 
@@ -248,6 +284,11 @@ class Evaluation(Question[dict[str, Scores]]):
         return {
             name: score_models(models, agents.test, agents.task, self.targets) for name, (_, models) in self.models.items()
         }
+
+
+def _heard(spec: TrainingSpec, weights: Array | None, row: int) -> dict[str, float]:
+    """Whom a row of weights listens to, by name."""
+    return {} if weights is None else {spec.names[k]: float(weights[row, k]) for k in np.flatnonzero(weights[row] > 0)}
 
 
 def _alone(site: SiteView) -> Federation:

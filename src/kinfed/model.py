@@ -14,18 +14,21 @@ import numpy as np
 import pandas
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.backends.agents import SiteView, TrainingSpec
+from kinfed.backends.agents import Delivery, SiteView, TrainingSpec
 from kinfed.backends.spec import label_settings, preparation_settings, read_labels, read_preparation
 from kinfed.checkpoint import Kept
 from kinfed.data import Preparation
 from kinfed.errors import InputError
-from kinfed.files import private_folder
+from kinfed.files import OWNER_ONLY, private_folder, write_whole
 from kinfed.learners.base import Learner, Models, learner_settings, read_learner
 from kinfed.markup import card, paragraph, table
 from kinfed.methods import METHODS
 from kinfed.records import read_record, write_record
 
 KIND = "model"
+
+LAST_RUN = "last-run.txt"
+"""What a site was told at the end of its last run."""
 
 KEPT_MODELS = 3
 """Models of earlier runs that a site keeps beside its own."""
@@ -203,35 +206,64 @@ def load_model(path: str | Path, *, learner: Learner | None = None, trusted: Seq
         raise InputError(f"the model in {path} cannot be read ({error!r}); save it anew") from None
 
 
-def keep_model(out: Path, site: SiteView, models: Models, method: str, weights: Mapping[str, float], run: str) -> None:
-    """Write a site's own model into ``out/model``; the last few of earlier runs stay in ``out/earlier``.
+def keep_model(out: Path, site: SiteView, models: Models | None, method: str | None, delivery: Delivery) -> None:
+    """Write a site's own model into ``out/model``, and what it was told into ``out/last-run.txt``.
+
+    The last few models of earlier runs stay in ``out/earlier``. A site that gets no model keeps the one it had.
 
     Parameters
     ----------
     out : path
     site : SiteView
-    models : Models
+    models : Models, or None
         The agent's, as the only row.
-    method : str
-    weights : mapping from agent to weight
-    run : str
+    method : str, or None
+    delivery : Delivery
     """
     if site.preparation is None:
         raise InputError(f"agent {site.agent.name} has no preparation to keep with its model")
+    run, weights = delivery.run, delivery.weights
     stamp = RunStamp(run, datetime.now(UTC).isoformat(timespec="seconds"))
-    made = PersonalModel(site.agent.name, method, site.learner, models, 0, site.preparation, site.spec, weights, stamp)
     current, earlier = out / "model", out / "earlier"
     try:
         private_folder(earlier)
-        known = load_model(current, learner=site.learner).stamp if (current / "model.json").exists() else None
-        if known is not None and known.run != run:
-            shutil.copytree(current, earlier / f"{known.made.replace(':', '')}-{known.run}", dirs_exist_ok=True)
-            for old in sorted(earlier.iterdir())[:-KEPT_MODELS]:
-                shutil.rmtree(old)
-        made.save(current, overwrite=True)
+        if models is not None and method is not None:
+            made = PersonalModel(
+                site.agent.name, method, site.learner, models, 0, site.preparation, site.spec, weights, stamp
+            )
+            known = load_model(current, learner=site.learner).stamp if (current / "model.json").exists() else None
+            if known is not None and known.run != run:
+                shutil.copytree(current, earlier / f"{known.made.replace(':', '')}-{known.run}", dirs_exist_ok=True)
+                for old in sorted(earlier.iterdir())[:-KEPT_MODELS]:
+                    shutil.rmtree(old)
+            made.save(current, overwrite=True)
+        text = "\n".join(told_at_home(site.agent.name, stamp, delivery)) + "\n"
+        write_whole(out / LAST_RUN, lambda file: file.write(text.encode("utf-8", "replace")), OWNER_ONLY)
     except (OSError, InputError) as error:
         # What the server hears of it names no folder of the site.
         raise InputError(f"agent {site.agent.name} could not write its model ({type(error).__name__})") from error
+
+
+def told_at_home(agent: str, stamp: RunStamp, delivery: Delivery) -> list[str]:
+    """What a site reads of its last run: whether it got a model, whom that was to learn from, and from whom it did."""
+
+    def shares(weights: Mapping[str, float]) -> str:
+        ranked = sorted(weights.items(), key=lambda one: -one[1])
+        return ", ".join(f"{name} {weight:.2%}" for name, weight in ranked) or "nobody"
+
+    told = [f"Run {stamp.run}, {stamp.made}, agent {agent}"]
+    if delivery.withheld:
+        told += [
+            f"No model was delivered: agent {agent} {delivery.withheld}, so its rows had no part in the training.",
+            "The model of an earlier run, if there is one, is as it was.",
+        ]
+    else:
+        told.append("A model was delivered; it is in the folder model.")
+        if delivery.weights:
+            told.append(f"It was trained on: {shares(delivery.weights)}.")
+    if delivery.asked:
+        told.append(f"Asked for, before agents were lost: {shares(delivery.asked)}.")
+    return told
 
 
 def refuse_rows(learner: Learner, models: Models, allow_rows: bool) -> None:

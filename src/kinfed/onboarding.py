@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.backends.agents import Agents
+from kinfed.backends.agents import Agents, AgentsLostError
 from kinfed.backends.audit import Absence
-from kinfed.errors import InputError
-from kinfed.learners.base import Learner, fit_planned
+from kinfed.errors import InputError, KinfedError
+from kinfed.learners.base import Learner, Models, fit_planned
 from kinfed.markup import card, table
 from kinfed.methods import Evaluation
 from kinfed.model import NO_RUN, PersonalModel, RunStamp
+from kinfed.validation import Array
 from kinfed.weights import Weights
-from kinfed.weights.weighing import weigh_agents
+from kinfed.weights.weighing import weigh_agents, without_agents
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +63,23 @@ def onboard(
         Of the run it joins.
     """
     joined, own = agents.joined(newcomer), np.array([len(agents.spec.names)])
-    name, known = joined.spec.names[-1], 0 if joined.audit is None else len(joined.audit.absences)
-    row = weigh_agents(joined, weights.rule, learner, options, targets=own, known=weights.calibration)
-    training = joined.labelled("training of a newcomer")
-    models = fit_planned(learner, training, row.matrix, weights.plan, targets=own)
-    for one in () if joined.audit is None else joined.audit.absences[known:]:
-        if one.agent == name:  # without its own rows the model is not its own
-            raise InputError(f"it missed {one.phase}")
+    training, name = joined.in_training(), joined.spec.names[-1]
+    rows: list[Weights] = []
+    models: Models | None = None
+
+    def again() -> Array:
+        lost = training.left_out
+        if int(own[0]) in lost:
+            raise KinfedError(f"agent {name} {lost[int(own[0])]}, so it gets no model; it is asked again in the next run")
+        there, chosen = joined.leaving_out(lost), weights.calibration
+        rows.append(without_agents(weigh_agents(there, weights.rule, learner, options, targets=own, known=chosen), lost))
+        return rows[-1].matrix
+
+    while models is None:
+        with suppress(AgentsLostError):  # of a learner that does not go on by itself; it begins again without them
+            labelled = training.labelled("training of a newcomer", again)
+            models = fit_planned(learner, labelled, again(), weights.plan, targets=own)
+    row = rows[-1]
     evaluation = Evaluation(learner, {"personalized": ("weighted", models)}, own, row.matrix, stamp.run, quorum=0.0)
     scores = {
         metric: float(values[0]) for scored in joined.ask(evaluation).values() for metric, values in scored.values.items()

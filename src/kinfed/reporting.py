@@ -53,6 +53,8 @@ def report_data(
         seed=result.seed,
         command=command or (_call(result) if here else None),
         groups=result.found.get("groups"),
+        withheld={} if trained is None else trained.withheld,
+        asked=None if trained is None else trained.asked,
     )
 
 

@@ -23,6 +23,7 @@ from kinfed.embedding import Embedding
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import Learner, Models
+from kinfed.learners.delivered import model_and_row, withheld_of
 from kinfed.markup import card, listing, paragraph, table
 from kinfed.methods import BASELINES, METHODS
 from kinfed.model import NO_RUN, PersonalModel, RunStamp, refuse_rows
@@ -220,6 +221,9 @@ class Personalization(Weighting):
         Agents that came while the run went on.
     stamp : RunStamp
         What tells the run from all others, and when it began.
+    asked : Weights, optional
+        The weights that were asked for, where agents were lost in training since; `weights` are those that were used, with
+        a row of zeros for an agent that has no model.
     """
 
     models: Models
@@ -228,6 +232,7 @@ class Personalization(Weighting):
     exchange: Audit | None = None
     joined: Mapping[str, Newcomer] = field(default_factory=dict)
     stamp: RunStamp = NO_RUN
+    asked: Weights | None = None
 
     maker: ClassVar[str] = "personalize"
 
@@ -242,6 +247,11 @@ class Personalization(Weighting):
         self._need_test("scores")
         columns = {name: scores[scores.metric] for name, scores in self.scored.items()}
         return pandas.DataFrame(columns, index=pandas.Index(self.known.names, name="agent"))
+
+    @property
+    def withheld(self) -> dict[str, str]:
+        """Agents without a model, since their rows had no part in the training, and what happened to them."""
+        return {self.known.names[place]: what for place, what in withheld_of(self.models).items()}
 
     @property
     def metric(self) -> str:
@@ -263,9 +273,9 @@ class Personalization(Weighting):
         """One agent's model, to predict with and to take home."""
         names, method = self.known.names, METHODS[self.settings.method]
         place = names.index(one_of(agent, names, "agent")) if isinstance(agent, str) else int(agent)
-        models, row = self.models, place
+        models, row = model_and_row(self.models, place)
         if method.needs_site:
-            sent = method.pack(self.learner, self.models, np.array([place]))
+            sent = method.pack(self.learner, models, np.array([row]))
             try:
                 models, row = method.unpack(sent, self._here.site(place)), 0
             except KeyError as error:  # it is not in the agent's state here
@@ -343,6 +353,7 @@ class Personalization(Weighting):
 
     def __str__(self) -> str:
         lines = [] if self.weighed is None else [repr(self.weighed)]
+        lines += [f"agent {name} has no model: it {what}" for name, what in self.withheld.items()]
         if self.scored:
             lines += [str(self.compare(baseline)) for baseline in BASELINES if baseline in self.scored]
         return "\n".join(lines)

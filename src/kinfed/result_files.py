@@ -19,6 +19,7 @@ from kinfed.checkpoint import Kept
 from kinfed.errors import InputError
 from kinfed.learners import Learner
 from kinfed.learners.base import Plan, learner_settings, read_learner
+from kinfed.learners.delivered import DeliveredModels, withheld_of
 from kinfed.methods import METHODS
 from kinfed.model import PersonalModel, RunStamp, refuse_rows
 from kinfed.onboarding import Newcomer
@@ -56,14 +57,17 @@ def save_result(result: Weighting, folder: str | Path, *, allow_rows: bool = Fal
         trained = {name: (name, models) for name, models in result.baselines.items()}
         trained["personalized"] = result.settings.method, result.models
         trained |= {f"newcomer {name}": (one.model.method, one.model.models) for name, one in result.joined.items()}
-        for number, (method, models) in enumerate(trained.values()):
+        withheld = {name: [[place, what] for place, what in withheld_of(one).items()] for name, (_, one) in trained.items()}
+        for number, (method, given) in enumerate(trained.values()):
+            models = given.models if isinstance(given, DeliveredModels) else given
             refuse_rows(result.learner, models, allow_rows)
             packed = METHODS[method].pack(result.learner, models, np.arange(len(models)))
             arrays |= {f"{number}/{name}": array for name, array in packed.items()}
         joined = {name: [one.weights, one.model.weights, dict(one.scores)] for name, one in result.joined.items()}
-        content |= {"scored": result.scored, "joined": joined}
+        content |= {"scored": result.scored, "joined": joined, "asked": result.asked}
         content["exchange"] = None if result.exchange is None else [result.exchange.traffic, result.exchange.attendance]
         told |= {**result.stamp._asdict(), "models": {name: method for name, (method, _) in trained.items()}}
+        told["withheld"] = {name: one for name, one in withheld.items() if one}
     kept = RECORDS.pack(content)
     named = {f"record {name}": array for name, array in kept.arrays.items()}
     return write_record(folder, KIND, Kept({**told, **kept.settings}, {**named, **arrays}), overwrite=overwrite)
@@ -79,6 +83,8 @@ def write_tables(result: Weighting, folder: Path) -> None:
     if isinstance(result, Personalization):
         if result.scored:
             tables["scores"] = result.scores
+        if result.asked is not None:
+            tables["weights-asked"] = result.asked.to_frame()
         if result.exchange is not None:
             named = {"traffic": result.exchange.traffic, "attendance": result.exchange.attendance}
             tables |= {name: one.set_index("agent") for name, one in named.items()}
@@ -127,6 +133,8 @@ def _result(
         name: METHODS[method].restore(arrays_of(arrays, number), trained, spec)
         for number, (name, method) in enumerate(told["models"].items())
     }
+    for name, one in told.get("withheld", {}).items():  # a folder of an earlier kinfed has none
+        models[name] = DeliveredModels(models[name], known.names, {int(place): str(what) for place, what in one})
     joined = {}
     for name, (weights, heard, scores) in content["joined"].items():
         one = models.pop(f"newcomer {name}")
@@ -146,6 +154,7 @@ def _result(
         exchange=None if content["exchange"] is None else Audit.of_tables(*content["exchange"]),
         joined=joined,
         stamp=stamp,
+        asked=content.get("asked"),
     )
 
 

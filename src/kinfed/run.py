@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from kinfed.analysis import Scores
-from kinfed.backends.agents import Agents, ChooseEmbeddings
+from kinfed.backends.agents import Agents, AgentsLostError, ChooseEmbeddings
 from kinfed.backends.audit import Absence
 from kinfed.backends.flower import QUIET
 from kinfed.backends.pooled import PooledAgents
@@ -35,12 +37,13 @@ from kinfed.errors import InputError, MissingExtraError
 from kinfed.federation import Federation
 from kinfed.learners import Learner, Models
 from kinfed.learners.base import learner_for, site_learner
-from kinfed.learners.inputs import check_outcome
+from kinfed.learners.inputs import check_outcome, without_lost
 from kinfed.methods import (
     BASELINES,
     METHODS,
     Evaluation,
     MethodContext,
+    delivered,
 )
 from kinfed.model import RunStamp
 from kinfed.onboarding import welcome
@@ -50,6 +53,9 @@ from kinfed.result_files import RECORDS
 from kinfed.settings import BACKENDS, Settings
 from kinfed.validation import one_of, unknown
 from kinfed.weights import RULES, Weights
+from kinfed.weights.weighing import without_agents
+
+NOBODY: Mapping[int, str] = MappingProxyType({})
 
 
 def personalize(
@@ -187,9 +193,10 @@ def run(
         Given the result of all that took part, before anybody who came late is asked for anything.
     """
     context, stamp = method_context(agents, learner, settings, progress), _stamp(store)
-    weights = _weigh(context, settings, store)
-    models = _train(context, settings, store, weights)
-    scored = _score(context, settings, store, models, weights, stamp.run)
+    asked = _weigh(context, settings, store)
+    models, weights = _train(context, settings, store, asked)
+    told = Told(stamp.run, weights, None if weights is asked else asked)
+    scored = _score(context, settings, store, models, told)
     result = Personalization(
         weighed=weights,
         learner=learner,
@@ -200,6 +207,7 @@ def run(
         scored=scored,
         exchange=agents.audit,
         stamp=stamp,
+        asked=told.asked,
     )
     if on_result is not None:
         on_result(result)
@@ -212,6 +220,14 @@ def run(
     return replace(result, joined=joined)
 
 
+class Told(NamedTuple):
+    """What agents are told of their models: the run, the weights that were used, and those asked for where they differ."""
+
+    run: str
+    weights: Weights | None
+    asked: Weights | None
+
+
 def _stamp(store: Store) -> RunStamp:
     """What tells this run from all others; one that goes on keeps it."""
     kept = store.load("run")
@@ -222,39 +238,63 @@ def _stamp(store: Store) -> RunStamp:
     return stamp
 
 
-def _weigh(context: MethodContext, settings: Settings, store: Store) -> Weights | None:
-    kept = store.load("weights")
+def _weigh(context: MethodContext, settings: Settings, store: Store, without: Mapping[int, str] = NOBODY) -> Weights | None:
+    """Weights of all agents, or of all but some, once they are lost: what was chosen `before` stays."""
+    piece = " ".join(["weights", *(["without"] if without else []), *map(str, sorted(without))])
+    kept = store.load(piece)
     if kept is not None:
         found: Weights = RECORDS.unpack(kept)
         return found
-    weights = METHODS[settings.method].weigh(replace(context, checkpoint=store.below("weighing")))
+    own = replace(context, checkpoint=store.below(piece.replace("weights", "weighing", 1)))
+    weights = METHODS[settings.method].weigh(own)
+    weights = None if weights is None else without_agents(weights, without)
     if weights is not None and store.folder is not None:
-        store.save("weights", RECORDS.pack(weights))
+        store.save(piece, RECORDS.pack(weights))
     return weights
 
 
-def _train(context: MethodContext, settings: Settings, store: Store, weights: Weights | None) -> dict[str, Models]:
-    """Models of every method; where exchanges are slow their questions travel together."""
+def _train(
+    context: MethodContext, settings: Settings, store: Store, asked: Weights | None
+) -> tuple[dict[str, Models], Weights | None]:
+    """Models of every method, and the weights that were used; where exchanges are slow questions travel together.
+
+    Agents that are lost on the way have no model: the others' weights are solved again without them, and training goes on.
+    """
     methods = {name: name for name in BASELINES if settings.baselines} | {"personalized": settings.method}
     trained: dict[str, Models] = {}
+    left_out: dict[str, Mapping[int, str]] = {}
+    solved: dict[tuple[int, ...], Weights | None] = {(): asked}
+
+    def weights_without(lost: Mapping[int, str]) -> Weights | None:
+        places = tuple(sorted(lost))
+        if places not in solved:
+            there = replace(context, agents=context.agents.leaving_out(lost), before=asked)
+            solved[places] = None if asked is None else _weigh(there, settings, store, lost)
+        return solved[places]
 
     def train(name: str) -> None:
         progress = None if context.progress is None else partial(_labelled, context.progress, name)
-        own = replace(context, progress=progress, checkpoint=store.below(name))
-        trained[name] = METHODS[methods[name]].train(own, weights)
+        agents, own = context.agents.in_training(), name not in BASELINES
+        how = replace(context, agents=agents, progress=progress, again=lambda: weights_without(agents.left_out))
+        while name not in trained:
+            place = replace(how, checkpoint=without_lost(store.below(name), agents))
+            weights = weights_without(agents.left_out) if own else asked
+            with suppress(AgentsLostError):  # of a learner that does not go on by itself; it begins again without them
+                trained[name] = METHODS[methods[name]].train(place, weights)
+        left_out[name] = agents.left_out
 
     for job in context.agents.side_by_side([partial(train, name) for name in methods]):
         job()
-    return {name: trained[name] for name in methods}
+    spec, learner = context.agents.spec, context.learner
+    models = {name: delivered(method, learner, trained[name], spec, left_out[name]) for name, method in methods.items()}
+    used, lost = weights_without(left_out["personalized"]), list(left_out["personalized"])
+    if used is not None and lost:
+        used = replace(used, matrix=np.where(np.isin(used.targets, lost)[:, None], 0.0, used.matrix))
+    return models, used
 
 
 def _score(
-    context: MethodContext,
-    settings: Settings,
-    store: Store,
-    models: Mapping[str, Models],
-    weights: Weights | None,
-    run: str,
+    context: MethodContext, settings: Settings, store: Store, models: Mapping[str, Models], told: Told
 ) -> dict[str, Scores]:
     """Scores of every method, by every agent on its own test rows."""
     kept = store.load("scores")
@@ -262,8 +302,9 @@ def _score(
         known: dict[str, Scores] = RECORDS.unpack(kept)
         return known
     named = {name: (name if name in BASELINES else settings.method, one) for name, one in models.items()}
-    matrix, everybody = None if weights is None else weights.matrix, np.arange(len(context.agents.spec.names))
-    scored = context.agents.ask(Evaluation(context.learner, named, everybody, matrix, run))
+    used, asked = (None if one is None else one.matrix for one in (told.weights, told.asked))
+    everybody = np.arange(len(context.agents.spec.names))
+    scored = context.agents.ask(Evaluation(context.learner, named, everybody, used, told.run, asked))
     if store.folder is not None:
         store.save("scores", RECORDS.pack(scored))
     return scored

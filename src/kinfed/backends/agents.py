@@ -48,6 +48,28 @@ class QuorumError(KinfedError):
     """Too few agents answered for the run to go on."""
 
 
+class AgentsLostError(KinfedError):
+    """Agents that a training asks are gone: it goes on without them, with other weights.
+
+    A learner that goes step by step catches it, takes the rows of weights anew and goes on from where it was; any other
+    lets it pass, and is called again.
+
+    Parameters
+    ----------
+    lost : mapping from agent to what happened
+    again : callable, optional
+        Gives the rows of weights without them.
+    """
+
+    def __init__(self, lost: Mapping[str, str], again: Callable[[], NDArray[np.float64]] | None = None) -> None:
+        super().__init__("; ".join(f"agent {name} {what}" for name, what in lost.items()))
+        self._again = again
+
+    def rows(self, before: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows of weights to go on with: solved again, or as before, as whoever is lost is not asked any more."""
+        return before if self._again is None else self._again()
+
+
 class Fold(NamedTuple):
     """Which rows agents set aside: those of one fold, in one dealing of all rows to `folds` folds."""
 
@@ -131,8 +153,29 @@ class SiteState(MutableMapping[str, NDArray[Any]]):
         return len(self._arrays)
 
 
-KeepModel = Callable[["SiteView", Any, str, Mapping[str, float], str], None]
-"""Writes an agent's own model into its folder."""
+class Delivery(NamedTuple):
+    """What an agent is told at the end of a run, beside its model.
+
+    Attributes
+    ----------
+    run : str
+        Which run it was.
+    weights : dict from agent to weight
+        On whose rows its model was trained; empty for a method without weights.
+    asked : dict from agent to weight
+        On whose rows it was to be trained, where agents were lost since.
+    withheld : str
+        What happened to the agent, if it has no model since its own rows had no part in one.
+    """
+
+    run: str
+    weights: dict[str, float]
+    asked: dict[str, float]
+    withheld: str
+
+
+KeepModel = Callable[["SiteView", Any, "str | None", Delivery], None]
+"""Writes an agent's own model into its folder, and what it is told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +203,8 @@ class SiteView:
     preparation : Preparation, optional
         What made its rows numbers.
     keep_model : callable, optional
-        Called as ``keep_model(site, models, method, weights, run)`` where the agent keeps its own model.
+        Called as ``keep_model(site, models, method, delivery)`` where the agent keeps its own model; without one, with
+        None in place of models and method.
     """
 
     agent: Agent
@@ -193,6 +237,8 @@ class Question(ABC, Generic[Found]):
         of the answers is the same throughout.
     phase : str
         What the audit calls it; empty for a question of a training, which the audit counts under what is trained.
+    follows : str
+        What follows for an agent that does not answer, in a few words.
     quorum : float, optional
         Share of the agents that must answer, in place of that of the run.
     """
@@ -201,6 +247,7 @@ class Question(ABC, Generic[Found]):
     about_data: ClassVar[bool] = False
     asked_once: ClassVar[bool] = False
     phase: ClassVar[str] = ""
+    follows: ClassVar[str] = "it is left out of this step"
     quorum: float | None = None
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
@@ -259,8 +306,21 @@ class Agents(Protocol):
     def without(self, fold: Fold) -> Agents:
         """The same agents, each without the rows it sets aside."""
 
-    def labelled(self, phase: str) -> Self:
-        """The same agents, whose exchanges the audit counts under this name."""
+    def labelled(self, phase: str, again: Callable[[], NDArray[np.float64]] | None = None) -> Self:
+        """The same agents, whose exchanges the audit counts under this name.
+
+        In a training, `again` gives its rows of weights anew when agents are lost; see `AgentsLostError`.
+        """
+
+    @property
+    def left_out(self) -> Mapping[int, str]:
+        """Agents that have no part in this, by place, and what happened to them."""
+
+    def in_training(self) -> Self:
+        """The same agents, for one training: whoever does not answer is out of it for good, and an error says so."""
+
+    def leaving_out(self, places: Mapping[int, str]) -> Self:
+        """The same agents without some, who are not asked; nothing that they told is used."""
 
     def side_by_side(self, jobs: Sequence[Callable[[], None]]) -> Sequence[Callable[[], None]]:
         """What to call so that all these jobs are done: each, or one that does them together where exchanges are slow."""

@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,11 +34,14 @@ class Absence:
     phase : str
         What it was asked, such as "training 3".
     reason : str
+    follows : str
+        What it means for the agent and for the others.
     """
 
     agent: str
     phase: str
     reason: str
+    follows: str = ""
 
     def __str__(self) -> str:
         return f"agent {self.agent} missed {self.phase}: {self.reason}"
@@ -98,6 +101,17 @@ class Audit:
             self.keep(self.absences)
         self._write({"agent": absence.agent, "phase": absence.phase, "missed": absence.reason})
 
+    def follows(self, agent: str, what: str) -> None:
+        """Write down what follows from an agent's last absence; several things may where questions travel together."""
+        place = next((k for k in reversed(range(len(self.absences))) if self.absences[k].agent == agent), None)
+        if place is None or what in self.absences[place].follows:
+            return
+        told = "; ".join(filter(None, [self.absences[place].follows, what]))
+        self.absences[place] = replace(self.absences[place], follows=told)
+        if self.keep is not None:
+            self.keep(self.absences)
+        self._write({"agent": agent, "phase": self.absences[place].phase, "follows": what})
+
     def note(self, what: str) -> None:
         """Write down an event of the run itself."""
         self._write({"event": what})
@@ -115,10 +129,9 @@ class Audit:
 
     @property
     def attendance(self) -> pandas.DataFrame:
-        """Who missed what, and why."""
-        return pandas.DataFrame(
-            [(one.agent, one.phase, one.reason) for one in self.absences], columns=["agent", "phase", "reason"]
-        )
+        """Who missed what, why, and what follows."""
+        rows = [(one.agent, one.phase, one.reason, one.follows) for one in self.absences]
+        return pandas.DataFrame(rows, columns=["agent", "phase", "reason", "what follows"])
 
     @property
     def plot(self) -> AuditPlots:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,7 @@ class PooledAgents:
     _points: dict[int, list[FloatArray]] = field(default_factory=dict, repr=False)
 
     audit = None
+    left_out: ClassVar[Mapping[int, str]] = MappingProxyType({})
 
     @classmethod
     def prepared(
@@ -149,8 +151,16 @@ class PooledAgents:
         """Nobody comes by itself where rows are given."""
         return {}
 
-    def labelled(self, phase: str) -> Self:
+    def labelled(self, phase: str, again: Callable[[], NDArray[np.float64]] | None = None) -> Self:
         """Nothing crosses here, so that nothing is counted."""
+        return self
+
+    def in_training(self) -> Self:
+        """Nobody is ever lost whose rows are here."""
+        return self
+
+    def leaving_out(self, places: Mapping[int, str]) -> Self:
+        """Nobody is ever left out whose rows are here."""
         return self
 
     def side_by_side(self, jobs: Sequence[Callable[[], None]]) -> Sequence[Callable[[], None]]:

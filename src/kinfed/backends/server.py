@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kinfed.backends.agents import QUESTIONS, ChooseEmbeddings, Fold, Question, TrainingSpec
+from kinfed.backends.agents import QUESTIONS, AgentsLostError, ChooseEmbeddings, Fold, Question, TrainingSpec
+from kinfed.backends.attendance import Losses, TakingPart
 from kinfed.backends.audit import Absence, Audit
 from kinfed.backends.handshake import Introduction, agree_on_spec, introductions
 from kinfed.backends.request_batching import RequestBatching
@@ -54,6 +56,7 @@ class ServerSession:
     data: str = ""
 
     def __post_init__(self) -> None:
+        self.losses = Losses.kept_in(self.store)
         self.text = self.spec.to_text()
         self.digest = digest_of(self.text)
         self.places = {name: k for k, name in enumerate(self.spec.names)}
@@ -92,11 +95,17 @@ class RemoteAgents:
         The rows that sites set aside.
     phase : str
         Under which the audit counts the exchanges of a training.
+    part : TakingPart
+        Who is asked, and whether an answer that does not come is an error.
+    again : callable, optional
+        Gives the rows of weights of a training anew when agents are lost.
     """
 
     session: ServerSession
     fold: Fold | None = None
     phase: str = ""
+    part: TakingPart = field(default_factory=TakingPart, repr=False)
+    again: Callable[[], NDArray[np.float64]] | None = field(default=None, repr=False)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1), repr=False)
     _shared: list[_Known] = field(default_factory=list, repr=False)
 
@@ -137,7 +146,8 @@ class RemoteAgents:
 
     def ask(self, question: Question[Found]) -> Found:
         """Ask by messages; answers that depend on the rows alone are asked for once."""
-        asked = question.messages(self.spec)
+        out = self.part.out
+        asked = {k: message for k, message in question.messages(self.spec).items() if k not in out}
         if question.about_data and any(one.settings or one.arrays for one in asked.values()):
             raise AssertionError(
                 f"{question.name} is about rows alone, but what it asks has content: it cannot be kept by name"
@@ -145,6 +155,8 @@ class RemoteAgents:
         known = self._answered(question.name) if question.about_data else {}
         missing = {k: message for k, message in asked.items() if k not in known}
         if missing and not (question.asked_once and question.name in self._known.asked):
+            if not question.phase:  # of a training
+                self._tell_of(self.part.lost_elsewhere(missing))
             given = self._exchange(question, missing)
             self._known.asked.add(question.name)
             if question.about_data:
@@ -152,6 +164,9 @@ class RemoteAgents:
                 self._keep(question.name, known)
             else:
                 known = given
+            silent = {k: self._last_absence(k) for k in missing if k not in given}
+            if silent and not question.phase:
+                self._tell_of(self.part.lose(silent))
         return question.combine(self.spec, {k: known[k] for k in sorted(asked) if k in known})
 
     def _exchange(self, question: Question[Any], asked: Mapping[int, Message]) -> dict[int, Message]:
@@ -175,15 +190,42 @@ class RemoteAgents:
         check = AnswerCheck(question, spec, session.digest, asked)
         session.take_turn()
         found = session.asking.ask(phase, requests, check, question.quorum)
+        follows = self.part.follows if self.part.is_strict and not question.phase else question.follows
+        for name in requests.keys() - found.keys():
+            session.transport.audit.follows(name, follows)
         return {session.places[name]: Message(one.settings["answer"], one.arrays) for name, one in found.items()}
+
+    def _tell_of(self, lost: Mapping[int, str]) -> None:
+        """Say that agents are lost, if any are."""
+        if lost:
+            raise AgentsLostError({self.session.spec.names[k]: what for k, what in lost.items()}, self.again)
+
+    def _last_absence(self, place: int) -> str:
+        """What happened to an agent that has just not answered."""
+        name = self.session.spec.names[place]
+        told = next(one for one in reversed(self.audit.absences) if one.agent == name)
+        return f"was lost in {told.phase} ({told.reason})"
 
     def without(self, fold: Fold) -> RemoteAgents:
         """The same agents, each without the rows it sets aside."""
-        return RemoteAgents(self.session, fold)
+        return RemoteAgents(self.session, fold, part=TakingPart(out=self.part.out))
 
-    def labelled(self, phase: str) -> Self:
+    def labelled(self, phase: str, again: Callable[[], NDArray[np.float64]] | None = None) -> Self:
         """The same agents, whose exchanges the audit counts under this name."""
-        return replace(self, phase=phase, _numbers=count(1))
+        return replace(self, phase=phase, again=again, _numbers=count(1))
+
+    @property
+    def left_out(self) -> dict[int, str]:
+        """Agents that have no part in this, by place, and what happened to them."""
+        return dict(sorted(self.part.out.items()))
+
+    def in_training(self) -> Self:
+        """The same agents, for one training: whoever does not answer is out of it for good, and an error says so."""
+        return replace(self, part=TakingPart(self.session.losses, dict(self.part.out)))
+
+    def leaving_out(self, places: Mapping[int, str]) -> Self:
+        """The same agents without some, who are not asked; nothing that they told is used."""
+        return replace(self, part=TakingPart(out={**self.part.out, **places}))
 
     def side_by_side(self, jobs: Sequence[Callable[[], None]]) -> Sequence[Callable[[], None]]:
         """Together where exchanges are slow: their requests travel as one. Jobs of a job wait their turn."""
@@ -308,7 +350,7 @@ def _audit(path: Path | None, store: Store) -> Audit:
     absences = [] if kept is None else [Absence(*one) for one in kept.settings["absences"]]
 
     def keep(missed: list[Absence]) -> None:
-        store.save("attendance", Kept({"absences": [[one.agent, one.phase, one.reason] for one in missed]}))
+        store.save("attendance", Kept({"absences": [list(astuple(one)) for one in missed]}))
 
     return Audit(path, absences, keep)
 

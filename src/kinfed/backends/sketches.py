@@ -59,6 +59,7 @@ class Sketches(Question[SketchStack]):
 
     name = "sketches"
     about_data = True
+    follows = "nobody listens to it, and it learns alone"
     asked_once = True  # rows of weights have an entry for each of those who answered
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:

@@ -17,8 +17,9 @@ from kinfed.validation import short_text
 NO_SPEC = "the agreement is not known here"
 """How a site says that it lost its notes, as one that was started anew does; it is then told again."""
 
-# Seconds to wait for strangers that may be agents come back.
+# Seconds to wait for strangers that may be agents come back, and between two looks for them.
 _RETURN = 60.0
+_LOOK = 0.5
 
 Check = Callable[[str, Message], str | None]
 """What is wrong with an agent's answer, in a few words; None if nothing is."""
@@ -39,7 +40,8 @@ class TimeoutPolicy:
     Attributes
     ----------
     seconds : float
-        Time every phase or round may take; whoever has not answered by then is left out of it.
+        Time every phase or round may take; whoever has not answered by then is left out of it. Whoever goes away and is
+        back by then is asked again.
     quorum : float
         Share of all agents that must still be there after an exchange, else the run fails.
     """
@@ -101,16 +103,18 @@ class Transport:
         """
         if not requests:
             return {}
+        until = time.monotonic() + self.timeouts.seconds
         missing = (self._absent & requests.keys()) | (requests.keys() - self.addresses.keys())
         if missing:
             self._look_for(missing)
-        found, failed = self._exchange(phase, requests, check)
-        lost = {name: requests[name] for name, failure in failed.items() if NO_SPEC in failure.reason}
-        if lost and self.spec is not None:
-            told = self._tell(lost)
-            again, still = self._exchange(phase, {name: lost[name] for name in told}, check)
+        found, failed = self._exchange_under_spec(phase, requests, check)
+        # Whoever was absent before has had its time; whoever goes away in this exchange has what is left of it.
+        while back := self._returned(self._vanished(failed) - missing, until):
+            again, still = self._exchange_under_spec(phase, {name: requests[name] for name in back}, check)
             found |= again
             failed = {name: failure for name, failure in failed.items() if name not in again} | still
+            if time.monotonic() >= until:
+                break
         for name, failure in failed.items():
             self.audit.missed(Absence(name, phase, failure.reason))
         self._absent = (self._absent - found.keys()) | failed.keys()
@@ -176,6 +180,36 @@ class Transport:
         self._pause = 0.0 if gone <= found.keys() else max(limit, 2 * self._pause)
         self._next_look = time.monotonic() + self._pause
 
+    def _vanished(self, failed: Mapping[str, Failure]) -> set[str]:
+        """Agents that did not answer because they are not there, or were not for a while."""
+        there = set(self.channel.reachable()) if failed else set()
+        return {name for name, one in failed.items() if one.gone or self.addresses.get(name) not in there}
+
+    def _returned(self, names: set[str], until: float) -> list[str]:
+        """Wait until one of these agents is back, perhaps at another address; those that are, none when time is up."""
+        back: list[str] = []
+        while names and not back:
+            time.sleep(min(_LOOK, self.timeouts.seconds / 20))
+            self._look_for(names)
+            there = set(self.channel.reachable())
+            back = sorted(name for name in names if self.addresses.get(name) in there)
+            if time.monotonic() >= until:  # one look more: others may have taken all the time
+                break
+        return back
+
+    def _exchange_under_spec(
+        self, phase: str, requests: Mapping[str, Request], check: Check
+    ) -> tuple[dict[str, Message], dict[str, Failure]]:
+        """One exchange; whoever has lost the spec is told it, and asked once more."""
+        found, failed = self._exchange(phase, requests, check)
+        lost = {name: requests[name] for name, failure in failed.items() if NO_SPEC in failure.reason}
+        if lost and self.spec is not None:
+            told = self._tell(lost)
+            again, still = self._exchange(phase, {name: lost[name] for name in told}, check)
+            found |= again
+            failed = {name: failure for name, failure in failed.items() if name not in again} | still
+        return found, failed
+
     def _crossed(self, phase: str) -> Check:
         """Count an answer, and look at the types of its arrays."""
 
@@ -200,7 +234,7 @@ class Transport:
         # Whoever missed the last exchange and is out of reach is not waited for again.
         reached = set(self.channel.reachable()) if self._absent else set(self.addresses.values())
         there = {name: one for name, one in requests.items() if self.addresses.get(name) in reached}
-        failed = {name: Failure("it is not there") for name in requests if name not in there}
+        failed = {name: Failure("it is not there", gone=True) for name in requests if name not in there}
         for name, request in there.items():
             self.audit.crossed(name, phase, TO_AGENT, payload_bytes(request), list(request.arrays))
         by_address = {self.addresses[name]: request for name, request in there.items()}

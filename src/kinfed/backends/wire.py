@@ -106,10 +106,13 @@ class Failure:
     reason : str
     name : str
         What the site calls itself; empty where nothing was heard of it.
+    gone : bool
+        The site was not there, or went away before it answered: should it come back in time, it can be asked again.
     """
 
     reason: str
     name: str = ""
+    gone: bool = False
 
 
 class Channel(Protocol):

@@ -33,7 +33,7 @@ from kinfed.settings import PERSONALIZE, THEORY, WEIGHTS, Settings
 from kinfed.weights import Weights
 
 REPORT = "index.html"
-WEIGHT_FILES = ("weights.csv", "explanation.csv", "calibration.csv", REPORT, SETTINGS)
+WEIGHT_FILES = ("weights.csv", "weights-asked.csv", "explanation.csv", "calibration.csv", REPORT, SETTINGS)
 PERSONAL_FILES = (
     *WEIGHT_FILES,
     *("scores.csv", "traffic.csv", "attendance.csv", "audit.jsonl", "newcomers-*.csv"),
@@ -134,7 +134,7 @@ class ResultFolder:
                 shown, command = settings.shown(PERSONALIZE), settings.command(PERSONALIZE)
                 result.report(folder, title=title, settings=shown, command=command, progress=bars)
             result.save(folder)
-            for name in result.known.names:
+            for name in [one for one in result.known.names if one not in result.withheld]:
                 result.model(name).save(folder / MODELS / folder_of(name))
         shutil.rmtree(self.checkpoint, ignore_errors=True)
 
@@ -164,6 +164,7 @@ def personal_account(result: Personalization, files: Sequence[Path], report: Pat
         "weights": None if result.weighed is None else _weights(result.weighed),
         "choices": result.choices,
         "exchange": [] if result.exchange is None else result.exchange.describe(),
+        "without a model": result.withheld,
         "agents": _agents(scores if result.weighed is None else result.weighed.explanation.join(scores)),
     }
 

@@ -115,7 +115,8 @@ def write_result(result: Personalization, out: Path) -> None:
 def sentences(result: Personalization) -> list[str]:
     """The run in a few sentences."""
     return [
-        f"{len(result.known.names)} agents took part",
+        f"{len(result.known.names) - len(result.withheld)} agents took part",
+        *(f"agent {name} has no model: it {what}" for name, what in result.withheld.items()),
         *([] if result.exchange is None else result.exchange.describe()),
         *(f"agent {name} came late and has weights and a model" for name in result.joined),
     ]

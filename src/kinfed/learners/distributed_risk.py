@@ -17,11 +17,12 @@ from kinfed.learners.softmax import (
     curvature_bound,
     definite_hessian,
     frequency_start,
+    measured_from,
 )
 from kinfed.validation import Array
 
 
-class AgentsLostError(Exception):
+class RiskChangedError(Exception):
     """Some agent did not answer: the risk is another one from now on, and its minimisation must start again."""
 
 
@@ -89,6 +90,12 @@ class DistributedRisk:
     def stranded(self) -> NDArray[np.bool_]:
         """Models that have nobody left to listen to (T,); they stay where they are."""
         return np.asarray(~(self._rows[:, self.left] > 0).any(axis=1))
+
+    def start_from(self, coefficients: Array) -> None:
+        """Begin at slopes and intercepts (T, K, d + 1) for x measured from zero, unless it has begun before."""
+        if self._store.load("descent") is None:
+            theta = measured_from(coefficients, self.centres)[..., : self.shape[2]]
+            self.best = self._without_absent_classes(theta, self.present)
 
     def value_and_gradient(self, theta: Array) -> tuple[Array, Array]:
         """Values and gradients at theta (T, K, p): one exchange, about the models that moved since the last one."""
@@ -161,7 +168,7 @@ class DistributedRisk:
         self._store.save("descent", Kept(arrays={"left": self.left, "best": self.best}))
         self._counter.reach(len(theta) - len(rows))
         if told.silent.any():
-            raise AgentsLostError
+            raise RiskChangedError
 
     def _lose(self, gone: NDArray[np.bool_]) -> None:
         """Go on without these agents."""

@@ -199,6 +199,12 @@ def _outcome(agent: Agent) -> NDArray[Any]:
     return y
 
 
+def without_lost(folder: Path | None, agents: Agents) -> Path | None:
+    """Where a training goes on that has lost agents: a folder below that of the one they were part of."""
+    places = "-".join(map(str, agents.left_out))
+    return folder if folder is None or not places else folder / f"without-{places}"
+
+
 def training_store(folder: Path | None, learner: str, agents: Agents, rows: Array) -> Store:
     """The store of one training: of a learner in words, of these agents, with these rows of weights."""
     if folder is None:

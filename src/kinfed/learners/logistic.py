@@ -20,14 +20,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.backends.agents import Agents, Task, TrainingSpec
+from kinfed.backends.agents import Agents, AgentsLostError, Task, TrainingSpec
 from kinfed.backends.wire import Arrays
 from kinfed.checkpoint import Counter, Kept, Store
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 from kinfed.learners.base import Extent
 from kinfed.learners.descent import Descent, lbfgs, newton
-from kinfed.learners.distributed_risk import AgentsLostError, DistributedRisk
+from kinfed.learners.distributed_risk import DistributedRisk, RiskChangedError
 from kinfed.learners.expansion import Expansions, HomeRisk
 from kinfed.learners.inputs import (
     agents_columns,
@@ -38,6 +38,7 @@ from kinfed.learners.inputs import (
     two_classes,
     unique_rows,
     unpacked,
+    without_lost,
 )
 from kinfed.learners.pooled_risk import PooledPoints, PooledRisk
 from kinfed.learners.quadratics import LARGEST_QUADRATICS, Quadratics
@@ -122,18 +123,29 @@ class Logistic:
 
         Across sites a row none of whose agents answers at first gets the weights of a grand mean, proportional to the sizes
         of those who do. An agent that does not answer once is out for the rest of the training: rows are divided by their
-        sums over the others, and the minimisation goes on from where it was. A row that loses its last agent stays as it
-        is.
+        sums over the others, or solved again where `AgentsLostError` says so, and the minimisation goes on from where it
+        was. A row that loses its last agent stays as it is.
         """
         classes = two_classes(agents.spec)
-        rows, inverse = unique_rows(simplex_rows(weights, agents.spec))
-        store = training_store(checkpoint, repr(self), agents, rows)
-        counter = Counter(progress, "logistic", len(rows))
-        found = (
-            self._solve(self._distributed(agents, rows, store, counter))
-            if agents.rows is None
-            else self._pooled(agents.rows, agents.spec, rows, store, counter)
-        )
+        matrix, start = weights, None
+        while True:
+            rows, inverse = unique_rows(simplex_rows(matrix, agents.spec))
+            store = training_store(without_lost(checkpoint, agents), repr(self), agents, rows)
+            counter = Counter(progress, "logistic", len(rows))
+            if agents.rows is not None:
+                found = self._pooled(agents.rows, agents.spec, rows, store, counter)
+                break
+            risk = None
+            try:
+                risk = self._distributed(agents, rows, store, counter)
+                if start is not None:
+                    risk.start_from(start[np.unique(inverse, return_index=True)[1]])
+                found = self._solve(risk)
+                break
+            except AgentsLostError as error:
+                if risk is not None:
+                    start = measured_from_zero(risk.best, risk.centres)[inverse]
+                matrix = error.rows(matrix)
         counter.reach(len(rows))
         return LogisticModels(classes, **{name: array[inverse] for name, array in found.items()})
 
@@ -234,7 +246,7 @@ class Logistic:
             try:
                 found = self._minimise(risk, risk.best.copy())
                 break
-            except AgentsLostError:
+            except RiskChangedError:
                 continue  # at most as often as there are agents
         return {
             "present": risk.present,

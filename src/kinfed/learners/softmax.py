@@ -237,6 +237,13 @@ def frequency_start(masses: Array, present: NDArray[np.bool_], dim: int, interce
     return start
 
 
+def measured_from(coefficients: Array, centres: Array) -> Array:
+    """Slopes and intercepts (T, K, d + 1) for x measured from centres (T, d), of those for x measured from zero."""
+    moved = coefficients.copy()
+    moved[..., -1] += (coefficients[..., :-1] @ centres[..., None])[..., 0]
+    return moved
+
+
 def measured_from_zero(theta: Array, centres: Array) -> Array:
     """Slopes and intercepts (T, K, d + 1) for x measured from zero, of models whose x is measured from centres (T, d).
 

@@ -78,7 +78,7 @@ class WeightsPlots:
                 drawn.tick_params(labelsize=8 if agents <= 30 else 5.5, length=0)
             own = drawn.inset_axes((1.02, 0.0, 0.13, 1.0), sharey=drawn)
             bars(own, weights.self_weight[rows], BLUE)
-            largest = float(weights.self_weight.max()) or 1.0
+            largest = float(np.nanmax(weights.self_weight)) or 1.0
             own.set(xlim=(0, largest), xticks=[0, largest], xticklabels=["0", f"{largest:.2g}"])
             own.grid(False)
             own.tick_params(axis="y", left=False, labelleft=False)
@@ -170,7 +170,7 @@ class WeightsPlots:
                 yscale="log",
                 xlabel="own points",
                 ylabel="effective sample size, points",
-                title=f"Points that count: a median of {np.median(effective / own):.1f} times the own ones",
+                title=f"Points that count: a median of {np.nanmedian(effective / own):.1f} times the own ones",
             )
             _plain_ticks(drawn)
             legend_beside(drawn)

@@ -129,10 +129,12 @@ def _measured(context: ReportContext, gains: Array, agent: int) -> str:
 def _chapter(context: ReportContext, tests: dict[str, Array], agent: int) -> Html:
     weights, prediction = context.data.weights, context.prediction
     size, effective = float(weights.sizes[agent]), context.effective[agent]
+    lost = context.data.withheld.get(context.names[agent])
+    learns = NOTHING if lost is not None else f"{counted(round(effective), 'row')} ({times(effective / size)})"
     pairs = [
         ("Rows", count(size)),
         ("Weight on itself", percent(context.own[agent])),
-        ("Learns as if from", f"{counted(round(effective), 'row')} ({times(effective / size)})"),
+        ("Learns as if from", learns),
         ("On the map", context.group_name(agent)),
     ]
     if prediction.meaning:
@@ -145,7 +147,11 @@ def _chapter(context: ReportContext, tests: dict[str, Array], agent: int) -> Htm
         pairs.append(("Its choice", escape(weights.calibration.personal(agent))))
     pairs += [(words, probability(float(values[agent]))) for words, values in tests.items()]
     advice, reason = prediction.advice[agent], escape(prediction.reasons[agent])
-    judged = advice != NOT_JUDGED
+    if lost is not None:
+        reason = escape(
+            f"No model was delivered: it {lost}, so its rows had no part in the training; it keeps what it had."
+        )
+    judged = advice != NOT_JUDGED and lost is None
     shown = f'<span class="advice {advice.replace(" ", "-")}">{advice}</span>' if judged else ""
     return joined(
         f'<details class="agent" id="agent-{agent}"><summary><span class="name">{escape(context.names[agent])}</span> '
@@ -169,7 +175,8 @@ def _own_tests(context: ReportContext) -> dict[str, Array]:
 def _collaborators(context: ReportContext, agent: int) -> Html:
     row, heard, evidence = context.others[agent], context.heard(agent, _COLLABORATORS), context.data.weights.evidence
     if not heard:
-        return paragraph("It listens to nobody else.")
+        lost = context.names[agent] in context.data.withheld
+        return Html("") if lost else paragraph("It listens to nobody else.")
     columns = [
         Column("Listens to", "text"),
         Column("Weight"),

@@ -6,7 +6,7 @@ Who is kin to whom, what is predicted for every agent, by calibration or by theo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,7 +72,7 @@ class ReportData:
     traffic : DataFrame, optional
         Columns agent, phase, direction, messages and bytes; None where all data were in one process.
     attendance : DataFrame, optional
-        Columns agent, phase and reason: who missed what.
+        Columns agent, phase, reason and what follows: who missed what.
     settings : mapping from str to str
         What was asked for, in order.
     seed : int
@@ -80,6 +80,10 @@ class ReportData:
         The shell command or Python call that repeats it.
     groups : tuple of str, optional
         Known labels of the agents.
+    withheld : mapping from agent to str
+        Agents without a model, and what happened to them; their rows of `weights` are zero.
+    asked : Weights, optional
+        What was asked for before they were lost.
     """
 
     title: str
@@ -97,6 +101,8 @@ class ReportData:
     seed: int
     command: str | None
     groups: tuple[str, ...] | None = None
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    asked: Weights | None = None
 
     def __post_init__(self) -> None:
         count = len(self.weights.names)

@@ -10,7 +10,7 @@ import numpy as np
 from kinfed.markup import Html, escape, paragraph, tag
 from kinfed.report.context import MANY_AGENTS, NOT_JUDGED, UNITS, ReportContext, ReportData
 from kinfed.report.elements import Section, error_bar, facts, image, joined
-from kinfed.report.text import BASELINE_NAMES, SPACE, Change, count, counted, number, percent, times
+from kinfed.report.text import BASELINE_NAMES, SPACE, Change, count, counted, listed, number, percent, times
 from kinfed.weights.calibration.family import JOIN, STAY, UNKNOWN
 
 if TYPE_CHECKING:
@@ -37,7 +37,23 @@ def headline(context: ReportContext) -> Section:
     """The first section: measured after training, predicted before it."""
     comparisons = context.data.comparisons
     told, meaning = (_measured(comparisons), f"{_KIN} {_DECILE}") if comparisons else (_predicted(context), _KIN)
-    return Section("in-short", "In short", joined(told, paragraph(meaning, "muted"), _at_a_glance(context)))
+    lost = _withheld(context.data)
+    return Section("in-short", "In short", joined(told, lost, paragraph(meaning, "muted"), _at_a_glance(context)))
+
+
+def _withheld(data: ReportData) -> Html:
+    """Who has no model, and why; and what became of the others' weights."""
+    if not data.withheld:
+        return Html("")
+    without = listed([f"agent {name} {what}" for name, what in data.withheld.items()])
+    verbs = ("has", "is") if len(data.withheld) == 1 else ("have", "are")
+    again = (
+        "" if data.asked is None else " The weights of the others were solved again without; they are those on this page."
+    )
+    return paragraph(
+        f"{counted(len(data.withheld), 'agent')} of {count(len(data.weights.names))} {verbs[0]} no model in this run and "
+        f"{verbs[1]} in no number above, since a model needs rows of its own agent: {without}.{again}"
+    )
 
 
 def _measured(found: Mapping[str, PairedComparison]) -> Html:
@@ -208,11 +224,15 @@ def _predicted_card(change: Change, note: str) -> Html:
 def _at_a_glance(context: ReportContext) -> Html:
     weights = context.data.weights
     groups, outliers = len(context.kin.sizes), len(context.kin.outliers)
+    gained = float(np.nanmedian(context.effective / weights.sizes))
     pairs = [
         ("Agents", count(len(weights.names))),
         ("Rows to learn from", count(float(weights.sizes.sum()))),
-        ("Weight on own data, median", percent(float(np.median(context.own)), 0)),
-        ("An agent learns as if it had, median", f"{times(float(np.median(context.effective / weights.sizes)))} its rows"),
+        ("Weight on own data, median", percent(float(np.nanmedian(context.own)), 0)),
+        (
+            "An agent learns as if it had, median",
+            f"{times(gained)} its rows",
+        ),
         ("Groups of kin", f"{count(groups)}, and {counted(outliers, 'outlier')}" if outliers else count(groups)),
     ]
     if context.data.comparisons and context.prediction.advice[0] != NOT_JUDGED:

@@ -175,9 +175,11 @@ def _network_drawing(context: ReportContext) -> Html:
 def node_text(context: ReportContext, agent: int) -> str:
     """What a mark tells of its agent."""
     listens = listed([f"{context.names[k]} ({weight(context.others[agent, k])})" for k in context.heard(agent, 3)])
+    named = f"{context.names[agent]}: {counted(int(context.data.weights.sizes[agent]), 'row')}, {context.group_name(agent)}"
+    if context.names[agent] in context.data.withheld:
+        return f"{named}, no model was delivered"
     return (
-        f"{context.names[agent]}: {counted(int(context.data.weights.sizes[agent]), 'row')}, {context.group_name(agent)}, "
-        f"weight on itself {percent(context.own[agent])}, learns as if from "
+        f"{named}, weight on itself {percent(context.own[agent])}, learns as if from "
         f"{counted(round(context.effective[agent]), 'row')}; "
         f"{f'listens most to {listens}' if listens else 'listens to nobody else'}"
     )

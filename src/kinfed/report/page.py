@@ -127,7 +127,7 @@ def embedded_data(context: ReportContext) -> Html:
         "names": [context.names[k] for k in order],
         "agents": order.tolist(),
         "groups": context.kin.labels[order].tolist(),
-        "own": [round(float(value), 7) for value in context.own[order]],
+        "own": [round(float(value), 7) for value in np.nan_to_num(context.own[order])],
         "top": top,
         "weights": packed(np.rint(others / top * _TOP) if top > 0 else others),
         "silent": np.flatnonzero(~others_known.any(axis=1)).tolist(),

@@ -218,9 +218,9 @@ def _absences(data: ReportData) -> Html:
         return Html("")
     if not len(missed):
         return paragraph("Nobody missed anything: every agent answered every question.")
-    rows = [[escape(str(one.agent)), escape(str(one.phase)), escape(str(one.reason))] for one in missed.itertuples()]
+    rows = [[escape(str(value)) for value in row] for row in missed.itertuples(index=False)]
     told = f"{counted(len(rows), 'answer')} did not come or could not be used."
-    columns = [Column("Agent", "text"), Column("Phase", "text"), Column("Reason", "text")]
+    columns = [Column(name.capitalize(), "text") for name in missed.columns]
     return joined("<h3>Who missed what</h3>", paragraph(told), table("Answers that are missing", columns, rows))
 
 

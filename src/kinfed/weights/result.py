@@ -75,7 +75,7 @@ class Weights:
     Attributes
     ----------
     matrix : array of shape (T, B)
-        Rows on the simplex.
+        Rows on the simplex; of zeros for a target that was lost in training and has no model.
     rule : str
         The rule that made them.
     targets : array of shape (T,)
@@ -113,13 +113,18 @@ class Weights:
 
     @property
     def self_weight(self) -> Array:
-        """The weight each target gives its own data."""
-        return self.matrix[np.arange(len(self.targets)), self.targets]
+        """The weight each target gives its own data; NaN for one without a model."""
+        own = self.matrix[np.arange(len(self.targets)), self.targets]
+        return np.where(self.matrix.any(axis=1), own, np.nan)
 
     @property
     def effective_sample_size(self) -> Array:
-        r""":math:`1 / \sum_k w_k^2 / n_k`: a mean over this many points has the variance of the weighted mean."""
-        return np.asarray(1.0 / (self.matrix**2 / self.sizes).sum(axis=1))
+        r""":math:`1 / \sum_k w_k^2 / n_k`: a mean over this many points has the variance of the weighted mean.
+
+        It is NaN for a target without a model.
+        """
+        variance = (self.matrix**2 / self.sizes).sum(axis=1)
+        return np.divide(1.0, variance, out=np.full(len(variance), np.nan), where=variance > 0)
 
     def why(self, target: int | str, most: int = 10) -> pandas.DataFrame:
         """Whom a target listens to, and why: the heaviest agents, their weight, distance, and the distance chance explains.
@@ -201,12 +206,12 @@ class Weights:
         count, agents = self.matrix.shape
         return (
             f"Weights({self.rule}: {count} targets, {agents} agents, "
-            f"median self weight {np.median(self.self_weight):.3f}, "
-            f"median effective sample size {np.median(self.effective_sample_size):.1f})"
+            f"median self weight {np.nanmedian(self.self_weight):.3f}, "
+            f"median effective sample size {np.nanmedian(self.effective_sample_size):.1f})"
         )
 
     def _repr_html_(self) -> str:
-        times = np.median(self.effective_sample_size / self.sizes[self.targets])
+        times = np.nanmedian(self.effective_sample_size / self.sizes[self.targets])
         counts = ", ".join(f"{word}: {count}" for word, count in Counter(self.advice).most_common())
         return card(
             repr(self),

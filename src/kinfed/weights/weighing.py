@@ -15,6 +15,7 @@ from kinfed.backends.wire import ArraySpec, Message
 from kinfed.checkpoint import NOWHERE, Store
 from kinfed.errors import InputError
 from kinfed.learners.base import Learner
+from kinfed.learners.inputs import renormalised
 from kinfed.progress import Progress
 from kinfed.registry import Registry
 from kinfed.validation import Array, check_options, short_text
@@ -134,6 +135,15 @@ def weigh_agents(
     return agents.ask(OwnWeights(rule, given, wanted, usual_sketches(agents)))
 
 
+def without_agents(weights: Weights, lost: Mapping[int, str]) -> Weights:
+    """No weight on agents that are lost, whatever the rule gave them; a row that has none left stays with its target."""
+    if not lost:
+        return weights
+    heard = renormalised(weights.matrix, ~np.isin(np.arange(len(weights.names)), list(lost)))
+    own = np.eye(len(weights.names))[weights.targets]
+    return replace(weights, matrix=np.where(heard.any(axis=1, keepdims=True), heard, own))
+
+
 @dataclass(frozen=True, eq=False)
 class RuleContext:
     """What a rule that trains models is given.
@@ -228,6 +238,7 @@ class OwnWeights(Question[Weights]):
 
     name = "own-weights"
     phase = "weights"
+    follows = "it learns alone"
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
         """The rule, and everybody's sketches in the usual view."""

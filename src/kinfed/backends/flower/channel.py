@@ -91,7 +91,7 @@ class FlowerChannel:
             time.sleep(min(pause, left))
             pause = min(1.5 * pause, _LONGEST_PAUSE)
         late = dict.fromkeys(pending.values(), Failure(f"no answer within {seconds:g} s"))
-        lost = Failure("the message could not be sent: the node is gone")
+        lost = Failure("the message could not be sent: the node is gone", gone=True)
         return {address: answers.get(address) or late.get(address, lost) for address in requests}
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ def category_of(question: str) -> str:
 
 def _answer(message: Message) -> Answer | Failure:
     if message.has_error():
-        return Failure(_reason(message.error))
+        return Failure(_reason(message.error), gone=message.error.code == ErrorCode.NODE_UNAVAILABLE)
     try:
         found = decode_message(message.content)
     except ValueError as error:

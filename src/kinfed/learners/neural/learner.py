@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kinfed.backends.agents import Agents, TrainingSpec
+from kinfed.backends.agents import Agents, AgentsLostError, TrainingSpec
 from kinfed.backends.wire import Arrays
 from kinfed.checkpoint import Store, digest
 from kinfed.errors import InputError
 from kinfed.learners.base import Monitor
-from kinfed.learners.inputs import check_models, simplex_rows, unpacked
+from kinfed.learners.inputs import check_models, simplex_rows, unique_rows, unpacked, without_lost
 from kinfed.learners.neural.build import (
     OPTIMISERS,
     TYPES,
@@ -173,7 +173,8 @@ class TorchLearner:
         """Train one model per row of `weights` (T, B).
 
         Where agents are sites, a model that hears nobody in an epoch (round) stays as it is, and its loss in `History` is
-        NaN. Neither early stopping nor batches of "weighted-risk" are possible there.
+        NaN. Where `AgentsLostError` says that agents are lost, training goes on with the rows of weights it gives. Neither
+        early stopping nor batches of "weighted-risk" are possible there.
 
         Parameters
         ----------
@@ -214,22 +215,33 @@ class TorchLearner:
             stopping = None if self.patience is None or pool is None else EarlyStopping(self.patience, pool)
             own = own_agents(targets, len(matrix), spec.names, None if stopping is None else stopping.held_out)
             model_of, first = distinct_models(matrix, start, own)
-            problem = StackedProblem(stacked, spec.names, matrix[first], own[first], spec.seed)
-            rows_of = (matrix, own[first], model_of)
-            made_with = {} if checkpoint is None else self._made_with(agents, pool, stacked, start, rows_of)
+
+            def parts() -> tuple[StackedProblem, TrainingMethod, Store]:
+                problem = StackedProblem(stacked, spec.names, matrix[first], own[first], spec.seed)
+                rows_of = (matrix, own[first], model_of)
+                made_with = {} if checkpoint is None else self._made_with(agents, pool, stacked, start, rows_of)
+                return problem, self._method(problem, pool, agents), Store(without_lost(checkpoint, agents), made_with)
+
+            problem, method, store = parts()
             begin = start[first] if len(start) > 1 else start.expand(len(first), -1)
-            method, store = self._method(problem, pool, agents), Store(checkpoint, made_with)
             training = Training(problem, method, begin, self.length, store, stopping)
             finished = copy.deepcopy(stacked.module).eval()
 
             def models() -> TorchModels:
                 return TorchModels(finished, training.parameters, model_of, classes, spec.dim, training.history(model_of))
 
-            for done in training.run():
-                if progress is not None:
-                    progress("training", done, self.length)
-                if monitor is not None and (done % every == 0 or training.is_over):
-                    monitor(done, models())
+            while not training.is_over:
+                try:
+                    for done in training.run():
+                        if progress is not None:
+                            progress("training", done, self.length)
+                        if monitor is not None and (done % every == 0 or training.is_over):
+                            monitor(done, models())
+                except AgentsLostError as error:  # of a round that was not finished
+                    matrix, before = simplex_rows(error.rows(matrix), spec), model_of
+                    _, model_of = unique_rows(np.column_stack([matrix, before]))
+                    first = np.unique(model_of, return_index=True)[1]
+                    training = training.taken_up(before[first], *parts())
             if progress is not None and training.done < self.length:
                 progress("training", self.length, self.length)
             return models()

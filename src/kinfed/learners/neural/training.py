@@ -172,6 +172,19 @@ class Training:
         if len(self._state.models):
             method.prepare(self._state)
 
+    def taken_up(
+        self, models: NDArray[np.int64], problem: StackedProblem, method: TrainingMethod, store: Store
+    ) -> Training:
+        """A training of another problem that goes on from here: its model u from where ``models[u]`` of this one is."""
+        chosen, state = torch.from_numpy(models), self._state
+        new = Training(problem, method, self.parameters[chosen], self._epochs, store)
+        if new.done < self.done:  # not resumed from a state that is further
+            new.done, new._loss[: self.done] = self.done, self._loss[: self.done, models]
+            new._state.steps = state.steps[models]
+            new._state.moments = [moment[chosen] for moment in state.moments]
+            new._save()
+        return new
+
     def run(self) -> Iterator[int]:
         """Train to the end; after each epoch the number of those done."""
         while not self.is_over:
