@@ -153,7 +153,7 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
         kinfed.personalize(second[0], "ridge", "q-aggregation", second[1], backend="sites", checkpoint=tmp_path)
 
 
-def network() -> Any:
+def network() -> object:
     pytest.importorskip("torch")
     from kinfed.learners.neural import TorchLearner
 
