@@ -13,7 +13,7 @@ from kinfed.learners import make_learner
 from kinfed.learners.base import Extent
 from kinfed.run import pooled_agents
 from kinfed.settings import Settings
-from kinfed.weights.calibration.calibrated import calibrate, calibrated_weights, is_quick, mixed_weights, stays_at_home
+from kinfed.weights.calibration.calibrated import calibrate, calibrated_weights, is_quick, stays_at_home
 from kinfed.weights.calibration.cross_fitting import HomeScores
 from kinfed.weights.calibration.scores import Losses
 from question_sites import pooled, sites
@@ -67,9 +67,8 @@ def test_agents_apart_choose_as_agents_in_one_place(name, tolerance, monkeypatch
         record = calibrate(agents, learner, folds=2)
         found.append(record)
         matrices.append(calibrated_weights(agents, learner, record, everyone))
-        alone = mixed_weights(agents, learner, record.mixture, np.array([1]), budgeted=record.budgeted)
-        if record.choice.personal[1] == record.choice.chosen:
-            np.testing.assert_allclose(alone[0], matrices[-1][1], atol=1e-9)
+        alone = calibrated_weights(agents, learner, record, np.array([1]))
+        np.testing.assert_allclose(alone[0], matrices[-1][1], atol=1e-9)
     here, apart = found
     assert here.budgeted == apart.budgeted == (name == "torch")
     assert here.candidates == apart.candidates

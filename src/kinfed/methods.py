@@ -112,11 +112,7 @@ class Weighted(Method):
         known = None if context.before is None else context.before.calibration
         how = {"progress": context.progress, "known": known, "store": Store(context.checkpoint)}
         found = weigh_agents(context.agents, context.rule, context.learner, context.options, **how)  # type: ignore[arg-type]
-        if context.before is None or known is None:
-            return found
-        alone = context.before.self_weight == 1  # whoever chose to learn alone does so without others too
-        matrix = np.where(alone[:, None], context.before.matrix, found.matrix)
-        return replace(found, matrix=matrix, calibration=known)
+        return found if known is None else replace(found, calibration=known)
 
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
         """On these weights, as calibration planned where it did."""

@@ -80,8 +80,7 @@ def calibrated(context: RuleContext, folds: int = 5) -> Weights:
     """
     agents, learner, targets = context.agents, context.learner, context.targets
     if context.known is not None:
-        known = context.known
-        return context.weights(mixed_weights(agents, learner, known.mixture, targets, budgeted=known.budgeted))
+        return context.weights(calibrated_weights(agents, learner, context.known, targets))
     judging, report = context.store.part("calibration"), partial(context.report, "calibrating")
     found = calibrate(agents, learner, folds=folds, report=report, store=judging)
     return context.weights(calibrated_weights(agents, learner, found, targets, context.store), calibration=found)
@@ -143,21 +142,19 @@ def calibrate(
 def calibrated_weights(
     agents: Agents, learner: Learner, calibration: Calibration, targets: NDArray[np.int64], store: Store = NOWHERE
 ) -> Array:
-    """Weights (T, B) of the targets as they were chosen: the federation's mixture, or the agent's own candidate."""
-    chosen = [calibration.candidates[place] for place in calibration.choice.personal[targets]]
+    """Weights (T, B) of the targets as they were chosen: the federation's mixture, or the agent's own candidate.
+
+    Whoever came after the choice was made takes the mixture.
+    """
+    choice = calibration.choice
+    personal = [choice.personal[t] if t < len(choice.personal) else choice.chosen for t in targets]
+    chosen = [calibration.candidates[place] for place in personal]
     own = {row: candidate for row, candidate in enumerate(chosen) if candidate != calibration.candidate}
     matrices = _matrices(agents, learner, [*calibration.mixture, *own.values()], targets, calibration.budgeted, store)
     matrix = _average(matrices, calibration.mixture)
     for row, candidate in own.items():
         matrix[row] = matrices[candidate][row]
     return matrix
-
-
-def mixed_weights(
-    agents: Agents, learner: Learner, mixture: Mapping[Candidate, float], targets: NDArray[np.int64], *, budgeted: bool
-) -> Array:
-    """Weights (T, B) of the targets by a mixture that was chosen before."""
-    return _average(_matrices(agents, learner, list(mixture), targets, budgeted), mixture)
 
 
 def stays_at_home(agents: Agents, learner: Learner) -> bool:
