@@ -52,7 +52,10 @@ import numpy as np
 RELEASE = "0.1.0"
 WORK = Path(__file__).with_name("release_runs.py")
 
-EXPECTED: Mapping[str, str] = {}
+EXPECTED: Mapping[str, str] = {
+    f"{start} | *": "folds stay at home: another way to judge; benchmarks.calibrated_errors compares the errors"
+    for start in ("calibrated*, ridge, *", "calibrated*, logistic, *", "Personalized*, calibrated")
+}
 """Differences that are meant: "run | what", where * stands for anything, and why. They are printed and do not fail."""
 
 SLOWER = 1.15
