@@ -4,8 +4,8 @@
 
 PYTHON is an interpreter beside which kinfed 0.1.0 is installed; `benchmarks.against_release` says how to make one. Both
 sides work on the same rows: generators of 40 agents, with errors on fresh rows, and, with FOLDER, real federations, half of
-the rows of every agent or 20 of them for training. A case is as good if the ratio of mean errors (squared errors; for classes
-Brier scores) is at most 1.01, or 1.03 with fewer than 40 agents, up to one standard error of the repetitions. The exit code
+the rows of every agent or 20 of them for training. A case is as good if the ratio of mean errors (squared errors, or Brier
+scores) is at most 1.01, or 1.03 with fewer than 40 agents, up to one standard error of the repetitions. The exit code
 is 1 if one is not. What each side found is kept in a file, so that a run that is cut off goes on.
 """
 
