@@ -14,7 +14,7 @@ from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import ArraySpec, Message
 from kinfed.embedding import Sketch, check_sketch
 from kinfed.embedding.sketch import sketch
-from kinfed.errors import SketchError
+from kinfed.errors import InputError, SketchError
 from kinfed.validation import Array, whole_number
 
 
@@ -129,6 +129,10 @@ class Sketches(Question[SketchStack]):
 
     def pooled(self, agents: PooledAgents) -> SketchStack:
         """The same from points that are embedded already."""
+        spec = agents.spec
+        if (spec.sizes < 2).any():
+            name = spec.names[int(np.flatnonzero(spec.sizes < 2)[0])]
+            raise InputError(f"agent {name} has one point, so its covariance is undefined; leave it out")
         points = [agents.points(view) for view in range(len(agents.embeddings))]
         return SketchStack(
             np.arange(len(agents.spec.names)),

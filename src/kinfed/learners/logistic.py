@@ -159,7 +159,7 @@ class Logistic:
         return agents.ask(Expansions())
 
     def fit_quadratics(self, everybody: Quadratics, rows: Array, spec: TrainingSpec) -> LogisticModels:
-        """See `kinfed.learners.quadratics.HomeLearner`."""
+        """One model per row of weights, from expansions alone: where their weighted sum is least."""
         classes = two_classes(spec)
         present = np.ones((len(rows), len(classes)), dtype=bool)
         shape = len(rows), coefficient_rows(len(classes)), spec.dim + 1
@@ -172,7 +172,7 @@ class Logistic:
         return LogisticModels(classes, present, theta, *nothing)
 
     def fit_at_home(self, others: Quadratics, rows: Array, place: int, own: Agent, spec: TrainingSpec) -> LogisticModels:
-        """See `kinfed.learners.quadratics.HomeLearner`."""
+        """One model per row of weights for the agent at `place`: the log loss of its own rows, and the others' expansions."""
         risk = HomeRisk.of(others, rows, place, own, spec, self.penalty, self.intercept)
         found = newton(risk, np.zeros(risk.shape), _HOME_TOLERANCE, self.max_iterations)
         alone = risk.own.present.sum(axis=1) == 1  # one class is a constant

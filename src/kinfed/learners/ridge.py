@@ -149,11 +149,11 @@ class Ridge:
         return Quadratics(moments.n, raw[:, :-1, :-1], raw[:, :-1, -1], raw[:, -1, -1])
 
     def fit_quadratics(self, everybody: Quadratics, rows: Array, spec: TrainingSpec) -> RidgeModels:
-        """See `kinfed.learners.quadratics.HomeLearner`."""
+        """One model per row of weights, from everybody's moments: what `fit` finds."""
         return self._solved(*everybody.weighted(rows))
 
     def fit_at_home(self, others: Quadratics, rows: Array, place: int, own: Agent, spec: TrainingSpec) -> RidgeModels:
-        """See `kinfed.learners.quadratics.HomeLearner`."""
+        """One model per row of weights for the agent at `place`, whose moments are those of its own rows."""
         inputs = np.column_stack([own_columns(own, spec.dim), np.ones(len(own))])
         matrix, cross = others.weighted(without(rows, place))
         matrix += rows[:, place, None, None] * (inputs.T @ inputs / len(own))
