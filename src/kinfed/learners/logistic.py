@@ -172,7 +172,7 @@ class Logistic:
         return LogisticModels(classes, present, theta, *nothing)
 
     def fit_at_home(self, others: Quadratics, rows: Array, place: int, own: Agent, spec: TrainingSpec) -> LogisticModels:
-        """One model per row of weights for the agent at `place`: the log loss of its own rows, and the others' expansions."""
+        """One model per row of weights for the agent at `place`, from its own rows and the others' expansions."""
         risk = HomeRisk.of(others, rows, place, own, spec, self.penalty, self.intercept)
         found = newton(risk, np.zeros(risk.shape), _HOME_TOLERANCE, self.max_iterations)
         alone = risk.own.present.sum(axis=1) == 1  # one class is a constant

@@ -40,8 +40,8 @@ class Quadratics:
     slope : array of shape (B, p)
         :math:`b_k`.
     noise : array of shape (B,)
-        The residual variance :math:`\sigma_k^2(\theta)` of a row's loss at coefficients is that of `spread`; here its
-        constant part: the mean square of the outcome for squared errors, NaN for log losses, where it is not needed.
+        For squared errors the mean square of the outcome, from which `spread` knows the residuals; NaN for log losses,
+        which do not need it.
     """
 
     n: Array
