@@ -465,6 +465,19 @@ def test_small_federations_have_an_answer(sizes):
             assert weights.calibration.personal(t) == "as the federation"
 
 
+@pytest.mark.parametrize("backend", ["pooled", "sites"])
+def test_agents_too_small_for_successive_halving_learn_alone(backend):
+    """A fifth of nine rows is one row, which is never set aside where sums over the others leave."""
+    pytest.importorskip("torch")
+    train = kinfed.concept_shift(n_agents=4, n=9, dim=2, spread=0.1, seed=0).train
+    network = kinfed.make_learner("torch", task="regression", method="fedavg", rounds=2, hidden=(2,))
+    found = kinfed.personalize(train, network, backend=backend, n_features=20)
+    np.testing.assert_array_equal(found.weights.matrix, np.eye(4))
+    assert not found.weights.calibration.judged
+    assert found.weights.calibration.describe()[0] == "nothing could be judged, so every agent learns alone"
+    assert set(found.weights.advice) == {"too little data to say"}
+
+
 @pytest.mark.slow
 def test_a_class_an_agent_has_once_is_no_obstacle():
     rng = np.random.default_rng(0)

@@ -94,7 +94,7 @@ def personalize(
         Called as ``progress(what, done, total)``.
     checkpoint : path, optional
         A folder; a run that was interrupted, or killed, and is started again with it goes on where it stopped, and ends
-        with the same numbers. At most one fold or stage of a calibration, or one round, is done again.
+        with the same numbers. At most one part of a calibration, or one round, is done again.
     audit : path, optional
         A file to which every message between server and agents is written, where agents are sites of their own.
     **choices

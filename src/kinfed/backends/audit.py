@@ -88,7 +88,7 @@ class Audit:
 
     def crossed(self, agent: str, phase: str, direction: str, nbytes: int, contents: Sequence[str]) -> None:
         """Count one message, and write it to the log if there is one."""
-        # Rounds are counted together, and phases of splits that travel side by side are named once each.
+        # Rounds are counted together, and phases of methods that travel side by side are named once each.
         kind = ", ".join(dict.fromkeys(one.rstrip("0123456789 ") for one in phase.split(", ")))
         self._bytes[agent, kind, direction] += nbytes
         self._messages[agent, kind, direction] += 1

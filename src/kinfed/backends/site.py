@@ -40,7 +40,7 @@ from kinfed.splitting import LEAST_PART, deal_rows
 Notes = Mapping[str, NDArray[Any]]
 
 MOST_FOLDS = 10
-"""Folds a session keeps at hand; a few of them are worked on side by side."""
+"""Folds whose rows a session keeps at hand."""
 
 _ROWS, _SPEC, _STATE = "rows", "agreement", "state/"
 _STATES = "state"

@@ -32,13 +32,13 @@ from kinfed.weights.calibration.family import (
     family,
     neighbours,
 )
-from kinfed.weights.calibration.successive_halving import Halving, halve_by_agents, halve_by_steps
+from kinfed.weights.calibration.successive_halving import Halving, anybody_judges, halve_by_agents, halve_by_steps
 from kinfed.weights.gradient_problem import has_gradients
 from kinfed.weights.result import Weights
 from kinfed.weights.weighing import RuleContext
 
 QUICK_OPERATIONS = 2e12
-"""Arithmetic up to which the whole family is cross-validated; above it, candidates are halved successively."""
+"""Arithmetic up to which every target judges the whole family; above it, the shorter one for slow learners."""
 
 LOSSES = {"regression": "squared error", "classification": "Brier score", "unsupervised": NEGATIVE_SCORE}
 
@@ -75,8 +75,8 @@ def calibrated(context: RuleContext, folds: int = 5) -> Weights:
     context : RuleContext
         With the learner that will be trained, and the ways to compare agents.
     folds : int
-        K, at least 2; learners that cannot be trained at one target set one fifth aside once, whatever K is. Agents of
-        fewer than five points judge nothing and take what the others choose.
+        K, at least 2, at every target; for learners that cannot be trained at one target agents set one fifth aside once,
+        whatever K is. Agents of fewer than five points judge nothing and take what the others choose.
     """
     agents, learner, targets = context.agents, context.learner, context.targets
     if context.known is not None:
@@ -111,7 +111,7 @@ def calibrate(
     if positive_integer(folds, "folds") < 2:
         raise InputError("folds must be at least 2: what is scored must not be trained on")
     gradients, at_home = has_gradients(learner.task), stays_at_home(agents, learner)
-    if len(sizes) == 1 or sizes.max() < SMALLEST:
+    if len(sizes) == 1 or sizes.max() < SMALLEST or not (at_home or anybody_judges(agents)):
         judged = Judged((Candidate(LOCAL),), [AgentScores.of_losses(np.zeros((0, 1)))] * len(sizes))
     elif isinstance(learner, HomeLearner) and at_home:
         candidates = family(len(views.names), views.main, gradients)

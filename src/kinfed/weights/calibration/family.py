@@ -300,6 +300,8 @@ class Calibration:
     def describe(self) -> list[str]:
         """What was chosen, and what other choices would have cost, in sentences."""
         sentences = [f"chosen for the federation, of {len(self.candidates)} candidates: {self.chosen}"]
+        if len(self.candidates) == 1:
+            sentences = ["nothing could be judged, so every agent learns alone"]
         if len(self.mixture) > 1:
             share = self.mixture[self.candidate]
             sentences.append(f"it has {share:.0%} of the weights, {len(self.mixture) - 1} others about as good the rest")

@@ -1,6 +1,6 @@
 """Calibration for learners that are slow to train: successive halving, at the cost of about five trainings.
 
-Every agent sets one fifth of its points aside, once. What is spared then depends on the learner.
+Every agent of enough points sets one fifth of them aside, once. What is spared then depends on the learner.
 
 * A learner that goes step by step (networks) also has its start and its number of steps to choose. All soft weights start
   from a common model: everyone for a short while, the best for longer, the very best to the end. That one, learning alone,
@@ -50,6 +50,11 @@ HALFWAY, HOPELESS = 0.5, 2.0
 BUDGET = 5.0
 """Trainings, of one model per agent, that halving over agents may cost."""
 FEWEST_AGENTS = 8
+
+
+def anybody_judges(agents: Agents) -> bool:
+    """Whether any agent has enough rows to set a fifth of them aside."""
+    return bool((agents.without(Fold(0, 0, FOLDS)).spec.sizes < agents.spec.sizes).any())
 
 
 class Halving:
