@@ -31,7 +31,7 @@ def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
     done = in_a_process("demo", "--out", "demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     what, gain, where = done.stdout.strip().splitlines()
-    assert what.startswith("160 schools shared sketches and scores")
+    assert what.startswith("160 schools shared sketches, moments and scores")
     assert done.stderr == ""  # no bars where the output is not a terminal, and no warnings
     scores = pd.read_csv(tmp_path / "demo" / "scores.csv", index_col="agent")
     assert len(scores) == 160
