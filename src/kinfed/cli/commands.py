@@ -63,8 +63,8 @@ def demo(out: Out = Path("demo"), seed: Seed = 0, force: opt.Force = False, json
         print_json(personal_account(result, files_in(out, PERSONAL_FILES), out / REPORT))
         return
     say(
-        f"{len(train)} schools shared sketches, moments and scores, found whose data help them, and trained a model of their "
-        f"own on {int(train.sizes.sum())} pupils; {int(test.sizes.sum())} others tested it.",
+        f"{len(train)} schools shared sketches, moments and scores, found whose data help them, and trained a model of "
+        f"their own on {int(train.sizes.sum())} pupils; {int(test.sizes.sum())} others tested it.",
         gained(result, "a school", "the schools"),
         f"The report is {out / REPORT}: open it in a browser.",
     )
