@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from kinfed.backends.flower import QUIET
@@ -129,22 +130,30 @@ class Process:
     def running(self):
         return self.popen is not None and self.popen.poll() is None
 
+    def connect(self, since):
+        """Whether a SuperNode has connected after that place of its log; one that has ended is started again."""
+        if not self.running:
+            self.start()
+            wait_until(lambda: CONNECTED in self.log[since:] or not self.running, START, "connecting, or a refusal")
+        return CONNECTED in self.log[since:]
+
     def kill(self):
         """End the process and all it started, at once: what a power cut does."""
-        self._signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self.popen.wait(10)
 
     def stop(self):
         """Ask it to end, and insist."""
         if self.popen is None:
             return
-        self._signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(10)
-        self._signal(signal.SIGKILL)  # the group: helpers notice late that their parent is gone
+        self.signal(signal.SIGKILL)  # the group: helpers notice late that their parent is gone
         self.popen.wait(10)
 
-    def _signal(self, number):
+    def signal(self, number):
+        """Send a signal to the process and all it started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, number)
 
@@ -261,13 +270,25 @@ class Deployment:
         self.supernodes[number] = Process(f"node-{number}", whole, self.environment, self.folder).start()
         return self.supernodes[number]
 
-    def revive_nodes(self):
-        """Start the nodes again that were killed, and wait until they are connected."""
-        for node in self.supernodes.values():
+    def revive_nodes(self, *numbers):
+        """Start the nodes again that were killed, or these of them, and wait until they are connected.
+
+        Flower refuses a node whose key it still believes connected, for up to a minute: it ends, and is started again.
+        """
+        for number in numbers or self.supernodes:
+            node = self.supernodes[number]
             if not node.running:
-                before = len(node.log)
-                node.start()
-                wait_until(lambda node=node, before=before: CONNECTED in node.log[before:], START, "connecting again")
+                wait_until(partial(node.connect, len(node.log)), 2 * START, "connecting again")
+
+    @contextmanager
+    def paused(self, number):
+        """Node `number` does nothing meanwhile, as on a machine that is busy."""
+        node = self.supernodes[number]
+        node.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            node.signal(signal.SIGCONT)
 
     def wait_for_nodes(self, count=None, seconds=START):
         """Wait until the nodes are connected."""
