@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -139,21 +139,20 @@ class Process:
 
     def kill(self):
         """End the process and all it started, at once: what a power cut does."""
-        self.signal(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self.popen.wait(10)
 
     def stop(self):
         """Ask it to end, and insist."""
         if self.popen is None:
             return
-        self.signal(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(10)
-        self.signal(signal.SIGKILL)  # the group: helpers notice late that their parent is gone
+        self._signal(signal.SIGKILL)  # the group: helpers notice late that their parent is gone
         self.popen.wait(10)
 
-    def signal(self, number):
-        """Send a signal to the process and all it started."""
+    def _signal(self, number):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, number)
 
@@ -279,16 +278,6 @@ class Deployment:
             node = self.supernodes[number]
             if not node.running:
                 wait_until(partial(node.connect, len(node.log)), 2 * START, "connecting again")
-
-    @contextmanager
-    def paused(self, number):
-        """Node `number` does nothing meanwhile, as on a machine that is busy."""
-        node = self.supernodes[number]
-        node.signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            node.signal(signal.SIGCONT)
 
     def wait_for_nodes(self, count=None, seconds=START):
         """Wait until the nodes are connected."""
