@@ -85,9 +85,9 @@ def kept(tables, name):
 
 
 def contents(folder):
-    """Every file of a site's folder, but its log."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "audit.jsonl"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    """Every file of a site's folder but its log and its state."""
+    found = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {str(name): path.read_bytes() for name, path in found.items() if name.parts[0] not in ("audit.jsonl", "state")}
 
 
 def asked_in(phase, agent):
