@@ -64,7 +64,7 @@ quick: .venv/.dev
 unit: .venv/.dev .venv/.browser
 	$(PYTEST) -m "not deployed"
 
-# Before a release: sites lost in deployed runs, one deployment at a time, for a quarter of an hour.
+# Before a release: sites lost in deployed runs, one deployment at a time, for some twenty minutes of a quiet machine.
 deployed: .venv/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m deployed --durations 0
 
