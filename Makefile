@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo wheel docs experiments reproduce check test lint types imports check-format quick unit format benchmarks clean
+.PHONY: demo wheel docs experiments reproduce check test lint types imports check-format quick unit deployed format benchmarks clean
 
 demo: .venv/.demo
 	$(BIN)/kinfed demo --out demo --force
@@ -62,7 +62,11 @@ quick: .venv/.dev
 	$(PYTEST) -q -m "not server and not browser and not torch and not slow"
 
 unit: .venv/.dev .venv/.browser
-	$(PYTEST)
+	$(PYTEST) -m "not deployed"
+
+# Before a release: sites lost in deployed runs, one deployment at a time, for some twenty minutes of a quiet machine.
+deployed: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m deployed --durations 0
 
 format: .venv/.dev
 	$(BIN)/ruff check --fix src tests benchmarks docs examples

@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from kinfed.backends.flower import QUIET
@@ -128,6 +129,13 @@ class Process:
     @property
     def running(self):
         return self.popen is not None and self.popen.poll() is None
+
+    def connect(self, since):
+        """Whether a SuperNode has connected after that place of its log; one that has ended is started again."""
+        if not self.running:
+            self.start()
+            wait_until(lambda: CONNECTED in self.log[since:] or not self.running, START, "connecting, or a refusal")
+        return CONNECTED in self.log[since:]
 
     def kill(self):
         """End the process and all it started, at once: what a power cut does."""
@@ -261,13 +269,15 @@ class Deployment:
         self.supernodes[number] = Process(f"node-{number}", whole, self.environment, self.folder).start()
         return self.supernodes[number]
 
-    def revive_nodes(self):
-        """Start the nodes again that were killed, and wait until they are connected."""
-        for node in self.supernodes.values():
+    def revive_nodes(self, *numbers):
+        """Start the nodes again that were killed, or these of them, and wait until they are connected.
+
+        Flower refuses a node whose key it still believes connected, for up to a minute: it ends, and is started again.
+        """
+        for number in numbers or self.supernodes:
+            node = self.supernodes[number]
             if not node.running:
-                before = len(node.log)
-                node.start()
-                wait_until(lambda node=node, before=before: CONNECTED in node.log[before:], START, "connecting again")
+                wait_until(partial(node.connect, len(node.log)), 2 * START, "connecting again")
 
     def wait_for_nodes(self, count=None, seconds=START):
         """Wait until the nodes are connected."""

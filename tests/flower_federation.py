@@ -32,19 +32,20 @@ def learner_of(name):
     return TorchLearner(hidden=(6,), task="regression", method="fedavg", rounds=ROUNDS, batch_size=8, threads=1)
 
 
-def write_tables(folder):
-    """A table of three sites with a text column and gaps, whole and site by site."""
+def write_tables(folder, names=NAMES):
+    """A table of some sites with a text column and gaps, whole and site by site; west is unlike the others."""
     rng = np.random.default_rng(1)
-    n = 24 * AGENTS
+    n = 24 * len(names)
     table = pd.DataFrame(
         {
-            "site": np.repeat(NAMES, 24),
+            "site": np.repeat(names, 24),
             "age": np.where(rng.random(n) < 0.05, np.nan, rng.normal(50, 10, n)),
             "dose": rng.gamma(2.0, 1.0, n),
             "sex": rng.choice(["f", "m"], n),
         }
     )
-    table["y"] = 0.1 * table["age"].fillna(50) + table["dose"] * np.repeat([1.0, 1.0, -1.0], 24) + rng.normal(size=n)
+    slope = np.where(table["site"] == "west", -1.0, 1.0)
+    table["y"] = 0.1 * table["age"].fillna(50) + slope * table["dose"] + rng.normal(size=n)
     table.to_csv(folder / "all.csv", index=False)
     for name, rows in table.groupby("site"):
         rows.drop(columns="site").to_csv(folder / f"{name}.csv", index=False)
