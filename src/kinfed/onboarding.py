@@ -64,6 +64,7 @@ def onboard(
     """
     joined, own = agents.joined(newcomer), np.array([len(agents.spec.names)])
     training, name = joined.in_training(), joined.spec.names[-1]
+    before = 0 if joined.audit is None else len(joined.audit.absences)
     rows: list[Weights] = []
     models: Models | None = None
 
@@ -80,6 +81,9 @@ def onboard(
             labelled = training.labelled("training of a newcomer", again)
             models = fit_planned(learner, labelled, again(), weights.plan, targets=own)
     row = rows[-1]
+    for one in () if joined.audit is None else joined.audit.absences[before:]:
+        if one.agent == name:  # what it did not tell, its weights do not know
+            raise KinfedError(f"it missed {one.phase}")
     evaluation = Evaluation(learner, {"personalized": ("weighted", models)}, own, row.matrix, stamp.run, quorum=0.0)
     scores = {
         metric: float(values[0]) for scored in joined.ask(evaluation).values() for metric, values in scored.values.items()
