@@ -23,7 +23,7 @@ from kinfed.weights.calibration.family import (
     family,
     neighbours,
 )
-from kinfed.weights.calibration.scores import KeptLosses, point_losses
+from kinfed.weights.calibration.losses import KeptLosses, point_losses
 from kinfed.weights.result import evidence_of
 from kinfed.weights.weighing import weigh_agents
 from question_sites import fit, pooled

@@ -113,6 +113,19 @@ def test_questions_are_answered_and_faults_are_failures_in_bounded_time(deployme
     deployment.wait_for_end(run)
 
 
+def test_a_node_that_is_started_again_at_once_is_refused_and_connects_later(deployment):
+    deployment.revive_nodes()
+    node = deployment.supernodes[1]
+    node.kill()
+    before = len(node.log)
+    node.start()
+    wait_until(lambda: not node.running, START, "a refusal")
+    assert "Exit Code: 305" in node.log[before:]
+    assert CONNECTED not in node.log[before:]
+    deployment.revive_nodes(1)  # within two minutes, or it fails
+    assert node.running
+
+
 @pytest.fixture(scope="module", name="refused")
 def refused_nodes(deployment, tmp_path_factory):
     """Nodes that must not get in, started at once: each with how it ended, and what the SuperLink logged meanwhile."""

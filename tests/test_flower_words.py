@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import stat
 from datetime import datetime, timedelta
 
@@ -297,6 +298,7 @@ def test_what_a_run_keeps_is_for_its_owner_alone(sites, tmp_path):
 # ---------------------------------------------------------------- the page
 
 HERE, DEPLOYED, RUNS = "test_flower_words.py", "test_flower_deployment.py", "test_flower_runs.py"
+FAULTS, LOST, ROWS = "test_site_faults.py", "test_lost_sites.py", "test_rows.py"
 
 SENTENCES = {  # what docs/flower.md says happens when something goes wrong, and the test that says so too
     "Without the database a SuperLink that is started again knows no node, and every SuperNode ends within half a minute": (
@@ -318,6 +320,88 @@ SENTENCES = {  # what docs/flower.md says happens when something goes wrong, and
     ),
     "files that only their owner can read, whatever the umask": (HERE, "test_what_a_run_keeps_is_for_its_owner_alone"),
     "`audit.jsonl` beside them has every message": (HERE, "test_a_site_with_a_folder_writes_down_what_the_server_does"),
+    "is back within `seconds` is asked again in the same round": (
+        LOST,
+        "test_one_that_is_back_in_time_is_asked_again_in_the_same_round",
+    ),
+    "a SuperNode of the same key that is started before then is refused, and ends": (
+        DEPLOYED,
+        "test_a_node_that_is_started_again_at_once_is_refused_and_connects_later",
+    ),
+    "the others go on without it after `seconds`; later phases ask it again": (
+        FAULTS,
+        "test_an_agent_that_dies_and_comes_back_is_heard_again_but_has_no_part_in_the_training",
+    ),
+    "The run fails only if fewer than `quorum` of all sites are still there": (
+        FAULTS,
+        "test_the_run_fails_only_when_the_quorum_is_lost",
+    ),
+    "| when it introduced itself | it is no part of the run; once it is there, it joins as a site that comes late |": (
+        FAULTS,
+        "test_an_agent_that_misses_the_agreement_is_no_part_of_it",
+    ),
+    "| its sketch | nobody listens to it, and it learns alone |": (
+        FAULTS,
+        "test_a_bad_sketch_is_left_out_and_its_agent_named",
+    ),
+    "| its row of weights | it learns alone |": (FAULTS, "test_an_agent_that_does_not_tell_its_weights_learns_alone"),
+    "| a question of calibration | its rows have no say in that step |": (
+        FAULTS,
+        "test_an_agent_that_fails_in_calibration_is_left_out_of_that_step",
+    ),
+    "it is out of the training for good, even if it comes back in a later round": (
+        LOST,
+        "test_one_lost_that_is_back_in_a_later_round_stays_out_of_the_training",
+    ),
+    "everybody's weights are solved again without it, by the same rule and with what calibration chose": (
+        LOST,
+        "test_a_calibration_keeps_its_choice_when_an_agent_is_lost",
+    ),
+    "and training goes on from where it was": (LOST, "test_one_lost_for_good"),
+    "| the tests | its models are not scored, and it keeps the model it had |": (
+        LOST,
+        "test_moments_that_are_there_are_used_whatever_becomes_of_their_agent",
+    ),
+    "No site is given a model that its own rows had no part in.": (LOST, "test_two_of_four_lost"),
+    "the model of an earlier run stays in its folder, as it was": (
+        LOST,
+        "test_one_lost_that_is_back_for_the_tests_keeps_the_model_it_had",
+    ),
+    "For ridge a site has taken part once its moments are there": (
+        LOST,
+        "test_moments_that_are_there_are_used_whatever_becomes_of_their_agent",
+    ),
+    "`weights.csv` has the weights that were used, with a row of zeros for a site without a model": (
+        LOST,
+        "test_what_was_asked_and_used_and_what_follows_is_written",
+    ),
+    "`weights-asked.csv`, where sites were lost, those that were asked for": (
+        LOST,
+        "test_what_was_asked_and_used_and_what_follows_is_written",
+    ),
+    "`last-run.txt` in the folder of every site that is there at the end say what follows": (
+        LOST,
+        "test_one_lost_that_is_back_for_the_tests_keeps_the_model_it_had",
+    ),
+    "at a node without `out`, to their number alone": (ROWS, "test_a_run_that_goes_on_does_not_go_on_with_other_rows"),
+    "nobody else's model changes": (FAULTS, "test_a_late_joiner_gets_weights_and_a_model_and_nobody_else_changes"),
+    "By then the others' results are written, in `out` and at the sites": (
+        HERE,
+        "test_the_others_have_their_results_before_a_late_site_is_asked_and_its_join_is_quiet",
+    ),
+    "A row that is edited, added or removed is noticed at the next message": (
+        "test_flower_rows.py",
+        "test_a_file_that_is_changed_is_noticed_at_the_next_message",
+    ),
+    "answers nothing more until the rows are put back": (ROWS, "test_rows_that_are_put_back_are_welcome_again"),
+    "A file that is only sorted anew changes nothing": (
+        "test_flower_rows.py",
+        "test_files_that_are_sorted_anew_before_every_message_change_nothing",
+    ),
+    "A run that goes on after the host died is held to the rows it began with too": (
+        ROWS,
+        "test_a_run_that_goes_on_does_not_go_on_with_other_rows",
+    ),
     "a file that is not there,": (HERE, "test_a_site_that_cannot_begin_is_called_by_its_configured_name"),
     "other columns than most sites have": (HERE, "test_a_site_with_other_columns_than_most_is_left_out"),
     "without one, as `partition-id 2`": (HERE, "test_a_node_without_a_name_is_called_by_its_partition"),
@@ -365,8 +449,14 @@ SENTENCES = {  # what docs/flower.md says happens when something goes wrong, and
 }
 
 
+ADVICE = ("One that has ended is to be started again when the cause is mended.",)
+
+
 def test_what_the_page_says_of_mishaps_is_tested():
     page = " ".join((ROOT / "docs" / "flower.md").read_text().split())
+    mishaps = page[page.index("goes wrong - **") : page.index("## 7.")]
+    for told in re.split(r"(?<=\.) (?=[A-Z`*-])", mishaps.strip()):
+        assert told in ADVICE or any(sentence in told or told in sentence for sentence in SENTENCES), told
     for sentence, (file, test) in SENTENCES.items():
         assert sentence in page, sentence
         assert f"def {test}(" in (ROOT / "tests" / file).read_text(), test

@@ -103,6 +103,17 @@ def test_an_agent_that_missed_the_sketches_has_no_part_in_them_when_it_is_back()
     assert plain.weights.matrix[2, 2] == 1
 
 
+def test_an_agent_that_does_not_tell_its_weights_learns_alone() -> None:
+    train, test = generated()
+    sites = sites_of(train, test, kinfed.make_learner("ridge"))
+    found = run(Unruly(sites, {"2": silent_in("own-weights")}))
+    (absence,) = found.exchange.absences
+    assert (absence.agent, absence.follows) == (train.names[2], "it learns alone")
+    np.testing.assert_array_equal(found.weights.matrix[2], np.eye(B)[2])
+    assert (found.weights.matrix[[0, 1, 3, 4, 5], 2] > 0).any()  # others may listen to it
+    np.testing.assert_allclose(found.models.coefficients[2], found.baselines["local"].coefficients[2])
+
+
 @pytest.mark.parametrize("task", ["columns", "scale"])
 def test_an_agent_that_misses_the_agreement_is_no_part_of_it(task: str) -> None:
     train, test = generated()

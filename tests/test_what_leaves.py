@@ -541,18 +541,17 @@ def rows_that_follow(
 
 LEAST_ROWS = 10
 
-RULES_TRIED = sorted(name for name in kinfed.RULES if name != "oracle")
-
 
 @pytest.mark.parametrize("name", ["ridge", "logistic"])
-@pytest.mark.parametrize("rule", RULES_TRIED)
+@pytest.mark.parametrize("rule", sorted(kinfed.RULES))
 def test_no_row_follows_by_algebra_from_what_a_site_sent(name: str, rule: str) -> None:
     """Everything of a whole run, a newcomer included: no part of a site's rows, and no row, can be solved for."""
     labels, learner = (2 if name == "logistic" else 0), kinfed.make_learner(name)
     sizes = (LEAST_ROWS, LEAST_ROWS + 1, LEAST_ROWS + 2, 13, LEAST_ROWS)
     train, test = FIRST.rows(sizes, labels, seed=3), FIRST.rows([4] * 5, labels, seed=4)
     channel = Late(sites_of(train, test, learner), last=4)
-    found = run_sites(channel, learner, rule, n_features=FIRST.features)
+    groups = {"options": {"groups": {name: name[-1] in "02" for name in train.names}}} if rule == "oracle" else {}
+    found = run_sites(channel, learner, rule, n_features=FIRST.features, **groups)
     assert {request.question for k, request, _ in channel.talks if k == 4} & {"sketches", "own-weights"}, "nobody came late"
     assert not any("fold" in request.settings for _, request, _ in channel.talks)
     for place in range(4):
@@ -560,6 +559,22 @@ def test_no_row_follows_by_algebra_from_what_a_site_sent(name: str, rule: str) -
         assert sums
         assert parts_that_follow(sums) == 0
         assert rows_that_follow(found, train, channel.talks, place) == 0
+
+
+@pytest.mark.parametrize("rule", ["q-aggregation", "calibrated"])
+@pytest.mark.parametrize("n, judges", [(4 * LEAST_ROWS, False), (5 * LEAST_ROWS, True)])
+def test_of_networks_no_part_of_fewer_than_the_least_rows_follows(rule: str, n: int, judges: bool) -> None:
+    """What is made of some of the rows may leave, but the others are as many as the site has asked for."""
+    learner = network(method="fedavg", rounds=2)
+    train = FIRST.rows([n, n + 1, n + 2], 0, seed=3)
+    sites = [replace(one, least_rows=LEAST_ROWS) for one in sites_of(train, None, learner)]
+    channel = Recording(sites)
+    run_sites(channel, learner, rule, n_features=FIRST.features)
+    split = [(k, told.settings["answer"]["rows"]) for k, asked, told in channel.talks if asked.question == "sketches"]
+    aside = {int(train.sizes[k] - rows) for k, rows in split} - {0}
+    assert bool(aside) == (judges and rule == "calibrated")
+    assert all(count >= LEAST_ROWS for count in aside)
+    assert len({tuple(asked.settings["fold"]) for _, asked, _ in channel.talks if "fold" in asked.settings}) <= 1
 
 
 @pytest.mark.parametrize("n, alone", [(5, 5), (7, 3), (9, 1), (10, 0)])

@@ -12,7 +12,7 @@ _PIECE = "lost"
 
 
 @dataclass(eq=False)
-class Losses:
+class LostAgents:
     """Agents that were lost in the trainings of a run, in that order.
 
     An agent that one training has lost is lost to all others that go on or begin after it, whenever it comes back: what is
@@ -31,7 +31,7 @@ class Losses:
     together: list[dict[int, str]] = field(default_factory=list)
 
     @classmethod
-    def kept_in(cls, store: Store) -> Losses:
+    def kept_in(cls, store: Store) -> LostAgents:
         """What a run that was cut off had lost; nothing at first."""
         kept = store.load(_PIECE)
         told = [] if kept is None else kept.settings["together"]
@@ -52,14 +52,14 @@ class TakingPart:
 
     Attributes
     ----------
-    losses : Losses, optional
+    lost : LostAgents, optional
         Of the run, where what is asked is one training, which has to know who takes part; elsewhere whoever does not answer
         is missing from that answer alone.
     out : dict from place to what happened
         Agents that are not asked.
     """
 
-    losses: Losses | None = None
+    lost: LostAgents | None = None
     out: dict[int, str] = field(default_factory=dict)
 
     follows: ClassVar[str] = (
@@ -69,11 +69,11 @@ class TakingPart:
     @property
     def is_strict(self) -> bool:
         """Whether an answer that does not come is an error."""
-        return self.losses is not None
+        return self.lost is not None
 
     def lost_elsewhere(self, asked: Collection[int]) -> dict[int, str]:
         """Of those who are to be asked, whom another training has lost: the first that were, as here they are out now."""
-        for together in [] if self.losses is None else self.losses.together:
+        for together in [] if self.lost is None else self.lost.together:
             found = {place: what for place, what in together.items() if place in asked and place not in self.out}
             if found:
                 self.out |= found
@@ -82,8 +82,8 @@ class TakingPart:
 
     def lose(self, silent: Mapping[int, str]) -> Mapping[int, str]:
         """These agents did not answer: in a training they are out of it, for all."""
-        if self.losses is None:
+        if self.lost is None:
             return {}
-        self.losses.add(silent)
+        self.lost.add(silent)
         self.out |= silent
         return silent

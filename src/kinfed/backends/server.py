@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.backends.agents import QUESTIONS, AgentsLostError, ChooseEmbeddings, Fold, Question, TrainingSpec
-from kinfed.backends.attendance import Losses, TakingPart
+from kinfed.backends.attendance import LostAgents, TakingPart
 from kinfed.backends.audit import Absence, Audit
 from kinfed.backends.handshake import Introduction, agree_on_spec, introductions
 from kinfed.backends.request_batching import RequestBatching
@@ -56,7 +56,7 @@ class ServerSession:
     data: str = ""
 
     def __post_init__(self) -> None:
-        self.losses = Losses.kept_in(self.store)
+        self.lost = LostAgents.kept_in(self.store)
         self.text = self.spec.to_text()
         self.digest = digest_of(self.text)
         self.places = {name: k for k, name in enumerate(self.spec.names)}
@@ -221,7 +221,7 @@ class RemoteAgents:
 
     def in_training(self) -> Self:
         """The same agents, for one training: whoever does not answer is out of it for good, and an error says so."""
-        return replace(self, part=TakingPart(self.session.losses, dict(self.part.out)))
+        return replace(self, part=TakingPart(self.session.lost, dict(self.part.out)))
 
     def leaving_out(self, places: Mapping[int, str]) -> Self:
         """The same agents without some, who are not asked; nothing that they told is used."""

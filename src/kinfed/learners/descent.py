@@ -40,6 +40,10 @@ class Risks(Protocol):
     def hessian(self, theta: Array, rows: NDArray[np.int64]) -> Array:
         """Positive definite Hessians (len(rows), K p, K p) of the functions `rows`; only Newton's method asks for them."""
 
+
+class BoundedRisks(Risks, Protocol):
+    """Such functions with a bound on their curvature that holds everywhere, from which L-BFGS starts."""
+
     def bound(self) -> Array:
         """Matrices (T, p, p) above the curvature of each row of coefficients everywhere."""
 
@@ -86,7 +90,7 @@ def newton(risk: Risks, start: Array, tolerance: float, max_iterations: int) -> 
     return _descend(risk, start, direction, tolerance, max_iterations)
 
 
-def lbfgs(risk: Risks, start: Array, tolerance: float, max_iterations: int) -> Descent:
+def lbfgs(risk: BoundedRisks, start: Array, tolerance: float, max_iterations: int) -> Descent:
     """L-BFGS started from a bound on the curvature that holds everywhere: many cheap iterations."""
     return _descend(risk, start, _History(_curvature_inverse(risk)).direction, tolerance, max_iterations)
 
@@ -179,7 +183,7 @@ class _History:
         return np.where(useful, 1.0 / np.where(useful, inverse * spread, 1.0), 1.0)
 
 
-def _curvature_inverse(risk: Risks) -> Callable[[Array, NDArray[np.int64]], Array]:
+def _curvature_inverse(risk: BoundedRisks) -> Callable[[Array, NDArray[np.int64]], Array]:
     if risk.shape[2] <= LARGEST_BOUND:
         bound = risk.bound()
         # Columns that are constant and unpenalised have no curvature; they do not move either.

@@ -26,6 +26,7 @@ from kinfed.validation import Array
 SLOPE_DEVIATION, INTERCEPT_DEVIATION = 1.0, 3.0
 """Standard deviations of the priors under which an agent finds where to expand; columns are standardised."""
 _TOLERANCE, _MOST_STEPS = 1e-6, 100
+_NO_INTERCEPT = 1e6
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ class HomeRisk:
         seen = np.isin(np.arange(len(two_classes(spec))), own_codes(own, spec))
         present = seen | (heard.sum(axis=1, keepdims=True) > 0)
         penalties = coefficient_penalties(penalty, present, spec.dim, spec.dim + 1)
-        if not intercept:
-            penalties[:, -1] = 1e6
+        if not intercept:  # the others' quadratics have one; so dear that it stays at zero
+            penalties[:, -1] = _NO_INTERCEPT
         return cls(_own_risk(own, spec, rows[:, place], penalties, present), *others.weighted(heard))
 
     @property
@@ -122,12 +123,6 @@ class HomeRisk:
         count, (_, classes, columns) = len(rows), self.shape
         others = self.curvature[rows].reshape(count, classes, columns, classes, columns).swapaxes(2, 3)
         return definite_hessian(self.own.curvature(theta, rows) + others, self.own.penalties[rows], self.own.present[rows])
-
-    def bound(self) -> Array:
-        """Not needed by Newton's method."""
-        raise NotImplementedError
-
-    bound_diagonal = bound
 
 
 def _own_risk(

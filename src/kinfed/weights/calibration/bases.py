@@ -20,12 +20,12 @@ from kinfed.weights.calibration.family import CAUTION, BaseRule
 from kinfed.weights.geometry import Geometry, geometry_at, pooled_geometry, present_at, sketch_messages
 from kinfed.weights.mirror_descent import entropic_minimum, exponential_gradient
 from kinfed.weights.objective import q_aggregation_problem
-from kinfed.weights.rules.closed_form import clusters, similarity_test, within
+from kinfed.weights.rules.closed_form import clusters, similar_kin, within
 from kinfed.weights.rules.gradient import gradient_rounds, listening_clusters
 from kinfed.weights.weighing import off_simplex, usual_sketches
 
-# Gap of the solvers while candidates are scored: far below what scores can tell apart.
-_SCORED_GAP = 1e-4
+SCORED_GAP = 1e-4
+"""Gap of the solvers of candidates: far below what scores can tell apart."""
 
 
 def base_matrices(
@@ -54,7 +54,7 @@ def base_matrices(
     if compared:
         rows: dict[BaseRule, Array] = agents.ask(BaseRows(compared, targets, usual_sketches(agents)))
         found |= rows
-    how: dict[str, Any] = {"relative_gap": _SCORED_GAP, "common": budgeted, "store": store}
+    how: dict[str, Any] = {"relative_gap": SCORED_GAP, "common": budgeted, "store": store}
     return found | _gradient_bases(agents, learner, [one for one in bases if one.learns], targets, how)
 
 
@@ -154,7 +154,7 @@ def geometric_bases(
     wanted: Iterable[BaseRule],
     geometries: Mapping[int, Geometry],
     targets: NDArray[np.int64],
-    sizes: NDArray[np.int64],
+    sizes: NDArray[np.int64] | Array,
 ) -> dict[BaseRule, Array]:
     """Weights (T, B) of the targets by every base that is wanted and trains nothing.
 
@@ -166,9 +166,10 @@ def geometric_bases(
     geometries : mapping from a view to the geometry of the agents under it
         Of the views that are used, with these targets. Where each agent weighs for itself it is the only target.
     targets : array of shape (T,)
-    sizes : array of shape (B,)
+    sizes : array of shape (B,), or (T, B) where targets know themselves by fewer points than others do
         How many points each agent trains on.
     """
+    known = np.broadcast_to(sizes, (len(targets), np.shape(sizes)[-1]))
     bases = [base for base in dict.fromkeys(wanted) if not base.learns]
     found: dict[BaseRule, Array] = {}
     paths = {view: _path(geometry, view, bases) for view, geometry in geometries.items()}
@@ -176,15 +177,15 @@ def geometric_bases(
         strength = 0.0 if base.strength is None else base.strength
         match base.rule:
             case "local":
-                found[base] = np.eye(len(sizes))[targets]
+                found[base] = np.eye(known.shape[1])[targets]
             case "grand-mean":
-                found[base] = np.tile(sizes / sizes.sum(), (len(targets), 1))
+                found[base] = known / known.sum(axis=1, keepdims=True)
             case "q-aggregation" if base.view is not None:
                 found[base] = paths[base.view][int(strength)]
             case "entropic" if base.view is not None:
-                found[base] = entropic_minimum(geometries[base.view], strength, relative_gap=_SCORED_GAP).weights
+                found[base] = entropic_minimum(geometries[base.view], strength, relative_gap=SCORED_GAP).weights
             case "similarity-test" if base.view is not None:
-                found[base] = similarity_test(geometries[base.view], strength).matrix
+                found[base] = similar_kin(geometries[base.view], strength)
             case "clusters" if base.view is not None:
                 found[base] = clusters(geometries[base.view], int(strength)).matrix
     return found

@@ -28,7 +28,7 @@ from kinfed.weights.calibration.bases import used_views
 from kinfed.weights.calibration.choice import AgentScores
 from kinfed.weights.calibration.family import BaseRule, Candidate
 from kinfed.weights.calibration.home_rows import Cases, Clusters, Everybody, agent_groups, clusters_outside, home_rows
-from kinfed.weights.calibration.scores import KeptLosses, point_losses, read_scores, scores_fault, scores_form, told_scores
+from kinfed.weights.calibration.losses import KeptLosses, point_losses, read_scores, scores_fault, scores_form, told_scores
 
 ENOUGH_POINTS = 600
 """Small federations deal their folds again, with other points together, until about this many were scored."""

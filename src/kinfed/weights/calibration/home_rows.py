@@ -21,20 +21,16 @@ from kinfed.federation import Agent
 from kinfed.learners.quadratics import HomeLearner, Quadratics
 from kinfed.splitting import derived_seed
 from kinfed.validation import Array, FloatArray
+from kinfed.weights.calibration.bases import SCORED_GAP, geometric_bases, used_views
 from kinfed.weights.calibration.family import CAUTION, BaseRule
 from kinfed.weights.geometry import held_out_geometry
 from kinfed.weights.gradient_problem import Answers, point_gradients, spread_of, true_directions
 from kinfed.weights.gradient_rows import Caution, products, weigh_answers
-from kinfed.weights.mirror_descent import entropic_minimum, exponential_gradient
-from kinfed.weights.objective import q_aggregation_problem
-from kinfed.weights.rules.closed_form import similar_kin, ward_labels
-from kinfed.weights.rules.gradient import PULL, ROUNDS, listening_clusters, without_own
+from kinfed.weights.rules.closed_form import tree_labels, ward_tree
+from kinfed.weights.rules.gradient import PULL, ROUNDS, listening_distances, without_own
 
 GROUPS, GROUPS_OF_ONE = 10, 24
 """Into how many groups agents are dealt; up to so many agents, each is a group of its own."""
-
-SCORED_GAP = 1e-4
-"""Gap of the solvers while candidates are scored: far below what scores can tell apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,28 +118,28 @@ def clusters_outside(
     """The clusters of every base that seeks them, among the agents that are not `inside` a group."""
     wanted = [base for base in bases if base.rule in ("clusters", "gradient-clusters")]
     outside, found = np.flatnonzero(~inside), {}
-    listening: Array | None = None
-    for base in wanted:
-        count, labels = int(base.strength or 0), np.full(len(inside), -1, dtype=np.int64)
-        if base.view is not None:
+    trees: dict[int | None, Array] = {}
+    listening, apart = np.zeros((0, 0)), np.zeros((0, 0))
+    for base in sorted(wanted, key=lambda one: -1 if one.view is None else one.view):  # what counts share is made once
+        if base.view not in trees and base.view is None:
+            listening = _listening(everybody, outside)
+            trees[None] = ward_tree(listening_distances(listening))
+        elif base.view not in trees and base.view is not None:
             apart = _distances(everybody.means[base.view])
-            among = apart[np.ix_(outside, outside)]
-            labels[outside] = _from_zero(ward_labels(squareform(np.sqrt(among), checks=False), count, len(outside)))
-            members = np.bincount(labels[outside]).astype(np.float64)
-            centres = (labels == np.arange(len(members))[:, None]) / members[:, None]
-            within = np.einsum("ck,kl,cl->c", centres, apart, centres) / 2
-            one = Clusters(labels, members, centres, within)
-            labels[inside] = one.nearest_to_means(apart[inside])
-            found[base] = one
-        else:
-            listening = _listening(everybody, outside) if listening is None else listening
-            labels[outside] = _from_zero(listening_clusters(listening, count))
-            members = np.bincount(labels[outside]).astype(np.float64)
-            share = (labels[outside] == np.arange(len(members))[:, None]) / members[:, None]
-            centres = np.zeros((len(members), len(inside)))
-            centres[:, outside] = share @ np.sqrt(listening)
+            trees[base.view] = ward_tree(squareform(np.sqrt(apart[np.ix_(outside, outside)]), checks=False))
+        labels = np.full(len(inside), -1, dtype=np.int64)
+        labels[outside] = _from_zero(tree_labels(trees[base.view], int(base.strength or 0)))
+        members = np.bincount(labels[outside]).astype(np.float64)
+        shares = (labels == np.arange(len(members))[:, None]) / members[:, None]
+        if base.view is None:
+            centres = np.zeros(shares.shape)
+            centres[:, outside] = shares[:, outside] @ np.sqrt(listening)
             found[base] = Clusters(labels, members, centres, np.zeros(len(members)))
-    return found
+        else:
+            within = np.einsum("ck,kl,cl->c", shares, apart, shares) / 2
+            found[base] = Clusters(labels, members, shares, within)
+            labels[inside] = found[base].nearest_to_means(apart[inside])
+    return {base: found[base] for base in wanted}
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,48 +163,26 @@ class Cases:
 
 def home_rows(everybody: Everybody, cases: Cases, bases: Iterable[BaseRule]) -> dict[BaseRule, Array]:
     """Weights (T, P) of every case by every base."""
-    wanted = tuple(dict.fromkeys(bases))
-    targets, count = cases.targets, len(everybody.sizes)
+    wanted, targets = tuple(dict.fromkeys(bases)), cases.targets
     sizes = np.tile(everybody.sizes.astype(np.float64), (len(targets), 1))
     sizes[np.arange(len(targets)), targets] = [len(part) for part in cases.parts]
-    found: dict[BaseRule, Array] = {}
-    for base in wanted:
-        if base.rule == "local":
-            found[base] = np.eye(count)[targets]
-        elif base.rule == "grand-mean":
-            found[base] = sizes / sizes.sum(axis=1, keepdims=True)
-    for view in sorted({base.view for base in wanted if base.view is not None}):
-        found |= _compared(everybody, cases, [base for base in wanted if base.view == view], view, sizes)
+    geometries = {
+        view: held_out_geometry(
+            everybody.names,
+            everybody.means[view],
+            everybody.mean_variance[view],
+            everybody.sizes,
+            cases.embedded[view],
+            targets,
+            everybody.norm_bounds[view],
+        )
+        for view in used_views(wanted)
+    }
+    clustered = {base: base.view for base in wanted if base.rule == "clusters" and base.view is not None}
+    found = geometric_bases([base for base in wanted if base not in clustered], geometries, targets, sizes)
+    for base, view in clustered.items():
+        found[base] = _joined(cases, base, geometries[view].squared_distances, sizes)
     return found | _gradient_rows(everybody, cases, [base for base in wanted if base.learns], sizes)
-
-
-def _compared(
-    everybody: Everybody, cases: Cases, bases: Sequence[BaseRule], view: int, sizes: Array
-) -> dict[BaseRule, Array]:
-    """Bases that compare embedded points in one view."""
-    geometry = held_out_geometry(
-        everybody.names,
-        everybody.means[view],
-        everybody.mean_variance[view],
-        everybody.sizes,
-        cases.embedded[view],
-        cases.targets,
-        everybody.norm_bounds[view],
-    )
-    stops = [int(base.strength or 0) for base in bases if base.rule == "q-aggregation"]
-    path = exponential_gradient(q_aggregation_problem(geometry), max(stops), checkpoints=stops)[1] if stops else {}
-    found: dict[BaseRule, Array] = {}
-    for base in bases:
-        strength = float(base.strength or 0)
-        if base.rule == "q-aggregation":
-            found[base] = path[int(strength)]
-        elif base.rule == "entropic":
-            found[base] = entropic_minimum(geometry, strength, relative_gap=SCORED_GAP).weights
-        elif base.rule == "similarity-test":
-            found[base] = similar_kin(geometry, strength)
-        else:
-            found[base] = _joined(cases, base, geometry.squared_distances, sizes)
-    return found
 
 
 def _joined(cases: Cases, base: BaseRule, known: Array, sizes: Array) -> Array:

@@ -63,15 +63,26 @@ def clusters(geometry: Geometry, count: int = 2) -> Weights:
     Ward, Hierarchical grouping to optimize an objective function, JASA 1963.
     """
     distances = np.sqrt(squared_distances(geometry.gram))
-    labels = ward_labels(squareform(distances, checks=False), positive_integer(count, "count"), len(geometry))
+    labels = ward_labels(squareform(distances, checks=False), positive_integer(count, "count"))
     return weights_of(geometry, "clusters", within(labels, geometry.targets, geometry.sizes))
 
 
-def ward_labels(distances: NDArray[np.float64], count: int, n_agents: int) -> NDArray[np.int64]:
+def ward_labels(distances: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """A label per agent, from the condensed distances between all pairs."""
+    return tree_labels(ward_tree(distances), count)
+
+
+def ward_tree(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ward's linkage, from the condensed distances between all pairs; without any for a single agent."""
+    return np.asarray(linkage(distances, "ward")) if len(distances) else np.zeros((0, 4))
+
+
+def tree_labels(tree: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """A label per agent, for that many clusters, or one for each agent if there are fewer."""
+    n_agents = len(tree) + 1
     if min(count, n_agents) == 1:
         return np.zeros(n_agents, dtype=np.int64)
-    return np.asarray(fcluster(linkage(distances, "ward"), min(count, n_agents), criterion="maxclust"), dtype=np.int64)
+    return np.asarray(fcluster(tree, min(count, n_agents), criterion="maxclust"), dtype=np.int64)
 
 
 def within(labels: NDArray[np.int64], targets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -92,7 +92,12 @@ def listening_clusters(matrix: Array, count: int) -> NDArray[np.int64]:
     The rows of kin agree on many agents, so they are far easier to tell than the two agents' own means; between square
     roots of weights the distance is Hellinger's.
     """
-    return ward_labels(pdist(np.sqrt(np.maximum(matrix, 0.0))), positive_integer(count, "count"), len(matrix))
+    return ward_labels(listening_distances(matrix), positive_integer(count, "count"))
+
+
+def listening_distances(matrix: Array) -> Array:
+    """Condensed distances between the square roots of weight rows (B, B)."""
+    return np.asarray(pdist(np.sqrt(np.maximum(matrix, 0.0))))
 
 
 def gradient_rounds(
