@@ -11,7 +11,7 @@ from kinfed.learners import make_learner
 from kinfed.learners.expansion import HomeRisk, expanded
 from kinfed.learners.quadratics import Quadratics
 from kinfed.splitting import deal_rows
-from kinfed.weights.calibration.cross_fitting import Dealing, cross_fit, rows_of
+from kinfed.weights.calibration.cross_fitting import Dealing, cross_fit
 from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, BaseRule, Candidate, family
 from kinfed.weights.calibration.home_rows import Cases, Clusters, Everybody, agent_groups, clusters_outside, home_rows
 from kinfed.weights.geometry import explicit_geometry, held_out_geometry
@@ -69,7 +69,7 @@ def cases_of(everybody, agents, asides):
     found = {group: clusters_outside(everybody, groups == group, BASES) for group in np.unique(groups).tolist()}
     return Cases(
         np.array([t for t, _ in asides]),
-        [rows_of(agents.rows[t], ~aside) for t, aside in asides],
+        [agents.rows[t].rows(~aside) for t, aside in asides],
         {0: [agents.points(0)[t][~aside] for t, aside in asides]},
         [found[int(groups[t])] for t, _ in asides],
     )
@@ -144,7 +144,7 @@ def test_ridge_at_home_is_ridge_on_everybody_and_the_rows_that_are_left():
     everybody, agents = known_of(train, learner)
     rows = np.random.default_rng(0).dirichlet(np.ones(9), 5)
     for t, aside in some_folds(train):
-        left = rows_of(train[t], ~aside)
+        left = train[t].rows(~aside)
         models = learner.fit_at_home(everybody.quadratics, rows, t, left, agents.spec)
         oracle = replace(train, agents=tuple(left if k == t else one for k, one in enumerate(train)))
         np.testing.assert_allclose(models.coefficients, fit(learner, oracle, rows).coefficients, rtol=1e-8, atol=1e-10)
@@ -173,7 +173,7 @@ def test_logistic_at_home_is_exact_in_the_own_rows_and_near_in_the_others(n_clas
     learner = make_learner("logistic")
     agents = pooled(train, learner)
     everybody = learner.quadratics(agents)
-    left = rows_of(train[1], np.arange(60) >= 12)
+    left = train[1].rows(np.arange(60) >= 12)
     alone = learner.fit_at_home(everybody, np.eye(6)[[1]], 1, left, agents.spec)
     oracle = replace(train, agents=tuple(left if k == 1 else one for k, one in enumerate(train)))
     exact = fit(learner, oracle, np.eye(6)[[1]])
@@ -233,7 +233,7 @@ def test_scores_are_losses_of_models_that_have_not_seen_the_points():
             dealt = deal_rows(train[t].name, 10, train[t].y, 5, 7, repeat)
             for fold in range(5):
                 aside = dealt == fold
-                left = rows_of(train[t], ~aside)
+                left = train[t].rows(~aside)
                 rest = replace(train, agents=tuple(left if k == t else one for k, one in enumerate(train)))
                 for column, candidate in enumerate(candidates):
                     row = np.eye(6)[t] if candidate.base == LOCAL else rest.sizes / rest.sizes.sum()

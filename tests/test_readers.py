@@ -445,7 +445,7 @@ def test_options_that_do_not_fit_leaf(tmp_path):
     path = write_leaf(tmp_path / "leaf.json", GOOD)
     with pytest.raises(InputError, match="whose target is y; leave target='label' out"):
         read_federation(path, target="label")
-    with pytest.raises(InputError, match="leave_out cannot be used"):
+    with pytest.raises(InputError, match="columns have no names"):
         read_federation(path, leave_out=["x0"])
 
 

@@ -24,7 +24,7 @@ from kinfed.data import Preparation, concept_shift
 from kinfed.embedding import FourierFeatures, Gaussian
 from kinfed.embedding.sketch import sketch
 from kinfed.errors import InputError
-from kinfed.federation import Agent, Federation
+from kinfed.federation import Federation
 from kinfed.learners import make_learner
 from kinfed.parallel import available_cores
 from kinfed.progress import Progress
@@ -156,7 +156,7 @@ def tasks(sizes: Sizes, seed: int = 0) -> Iterator[Task]:
 
 def _labelled(federation: Federation) -> Federation:
     """The same points, with the sign of the target for a class."""
-    agents = (Agent(one.name, one.X, (np.asarray(one.y) > 0).astype(np.int64)) for one in federation)
+    agents = (replace(one, y=(np.asarray(one.y) > 0).astype(np.int64)) for one in federation)
     return replace(federation, agents=tuple(agents))
 
 

@@ -6,6 +6,7 @@ Features become float arrays or tables of categories, targets numbers or labels,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
@@ -21,18 +22,121 @@ Place = Callable[[int], str]
 """Says where a row of the input stands, for messages: ``place(3)`` is "agent a, row 3" or "a.csv, row 3"."""
 
 
+@dataclass(frozen=True)
+class Roles:
+    """Which columns of a table are no features, and what they are instead.
+
+    Attributes
+    ----------
+    agent : str, optional
+        Tells agents apart.
+    target : str, optional
+        What is to be predicted.
+    group_by : str, optional
+        Rows of one label stay on one side of every split.
+    time : str, optional
+        The latest rows are tested on.
+    sample_weight : str, optional
+        How much a row counts in training.
+    """
+
+    agent: str | None = None
+    target: str | None = None
+    group_by: str | None = None
+    time: str | None = None
+    sample_weight: str | None = None
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """The columns of what rows have beside features and outcome, by what it is to an agent."""
+        found = {"group": self.group_by, "time": self.time, "weight": self.sample_weight}
+        return {what: column for what, column in found.items() if column is not None}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that have a role."""
+        return tuple(column for column in (self.agent, self.target, *self.beside.values()) if column is not None)
+
+    def check(self) -> None:
+        """Raise if a column has two roles."""
+        named = {"agent": self.agent, "target": self.target, **self.beside}
+        repeated = first_repeated(self.columns)
+        if repeated is not None:
+            first, second = [what for what, column in named.items() if column == repeated][:2]
+            raise InputError(f"column {repeated!r} cannot be both the {first} and the {second}")
+
+
 def agent_labels(agent: ArrayLike) -> NDArray[Any]:
     """The agent of every row, as text."""
-    labels = _vector(agent, "agent")
-    missing = np.flatnonzero(labels.isna())
+    return _labels(_vector(agent, "agent"), "agent", lambda row: f"row {row}")
+
+
+def row_groups(group: ArrayLike, n: int, place: Place) -> NDArray[Any]:
+    """The group of every row, as text."""
+    return _labels(_beside(group, "group", n), "group", place)
+
+
+def row_times(time: ArrayLike, n: int, place: Place) -> FloatArray:
+    """When every row was, as numbers; dates are days since 1970."""
+    values = _beside(time, "time", n)
+    _refuse_missing(values, "time", place)
+    if column_kind(values) == "numeric":
+        return _finite(values, "time", place)
+    dates = pd.to_datetime(values, format="ISO8601", utc=True, errors="coerce")
+    wrong = np.flatnonzero(dates.isna())
+    if wrong.size:
+        row = int(wrong[0])
+        raise InputError(
+            f"{place(row)}: the time {str(values.iloc[row])!r} is neither a number nor a date; write it as 2024-01-31"
+        )
+    days: FloatArray = ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
+    return days
+
+
+def row_weights(weight: ArrayLike, n: int, place: Place) -> FloatArray:
+    """How much every row counts: numbers above zero."""
+    values = _beside(weight, "sample weight", n)
+    _refuse_missing(values, "sample weight", place)
+    if column_kind(values) not in ("numeric", "boolean"):
+        raise InputError(f"the sample weights are not numbers (their type is {values.dtype}); turn them into numbers")
+    weights = _finite(values, "sample weight", place)
+    wrong = np.flatnonzero(~(weights > 0))
+    if wrong.size:
+        row = int(wrong[0])
+        raise InputError(f"{place(row)}: the sample weight is {weights[row]:g}; give a number above zero or drop the row")
+    return weights
+
+
+def _beside(values: ArrayLike, what: str, n: int) -> pd.Series[Any]:
+    found = _vector(values, what)
+    if len(found) != n:
+        raise InputError(f"{what} has {len(found)} values for {n} rows of X; give one per row")
+    return found
+
+
+def _refuse_missing(values: pd.Series[Any], what: str, place: Place) -> None:
+    missing = np.flatnonzero(values.isna())
     if missing.size:
-        raise InputError(f"row {missing[0]} has no agent label; fill it in or drop the row")
+        raise InputError(f"{place(int(missing[0]))} has no {what}; fill it in or drop the row")
+
+
+def _finite(values: pd.Series[Any], what: str, place: Place) -> FloatArray:
+    numbers = _numbers(values).astype(np.float64, copy=False)
+    infinite = np.flatnonzero(~np.isfinite(numbers))
+    if infinite.size:
+        raise InputError(f"{place(int(infinite[0]))}: the {what} is infinite; correct it or drop the row")
+    return numbers
+
+
+def _labels(labels: pd.Series[Any], what: str, place: Place) -> NDArray[Any]:
+    """Labels as text, one per row."""
+    _refuse_missing(labels, f"{what} label", place)
     codes, found = pd.factorize(labels.astype(object))
-    # A table with gaps turns the agents 1, 2 into 1.0, 2.0; their names should not change with that.
+    # A table with gaps turns the labels 1, 2 into 1.0, 2.0; names should not change with that.
     texts = [str(int(label)) if isinstance(label, float) and label.is_integer() else str(label) for label in found]
     repeated = first_repeated(texts)
     if repeated is not None:
-        raise InputError(f"two different agent labels read {repeated!r}, as number and as text; use one type for all")
+        raise InputError(f"two different {what} labels read {repeated!r}, as number and as text; use one type for all")
     return np.array(texts, dtype=object)[codes]
 
 

@@ -19,16 +19,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from kinfed.columns import (
     Place,
+    Roles,
     agent_labels,
     check_names,
     feature_columns,
     group_labels,
+    row_groups,
+    row_times,
+    row_weights,
     target_values,
 )
 from kinfed.errors import InputError
 from kinfed.markup import card, paragraph, table
 from kinfed.plotting.analysis import FederationPlots
-from kinfed.rows import row_hashes, row_order
+from kinfed.rows import row_hashes
 from kinfed.splitting import derived_seed, held_out
 from kinfed.validation import FloatArray, first_repeated, positive, unknown
 
@@ -44,11 +48,36 @@ class Agent:
         A DataFrame only while the data are raw: see `kinfed.data.Preparation`.
     y : array of shape (n,), or None
         Numbers, or class labels; None without a target.
+    group : array of str of shape (n,), or None
+        Rows of one label, such as those of a patient, stay on one side of every split.
+    time : float array of shape (n,), or None
+        The latest rows are the ones to test on.
+    weight : float array of shape (n,), or None
+        How much each row counts in training, above zero.
     """
 
     name: str
     X: FloatArray | Any
     y: NDArray[Any] | None = None
+    group: NDArray[Any] | None = None
+    time: FloatArray | None = None
+    weight: FloatArray | None = None
+
+    @property
+    def beside(self) -> dict[str, NDArray[Any]]:
+        """What rows have beside features and outcome, by name."""
+        found = {"group": self.group, "time": self.time, "weight": self.weight}
+        return {name: values for name, values in found.items() if values is not None}
+
+    def rows(self, chosen: NDArray[Any]) -> Agent:
+        """The agent with some of its rows, given by a mask or by indices."""
+        X = self.X.iloc[chosen].reset_index(drop=True) if isinstance(self.X, pd.DataFrame) else self.X[chosen]
+        some = {name: values[chosen] for name, values in self.beside.items()}
+        return replace(self, X=X, y=None if self.y is None else self.y[chosen], **some)
+
+    def row_hashes(self, columns: Sequence[str], key: bytes) -> NDArray[np.uint64]:
+        """A number for every row, of all that it holds; see `kinfed.rows`."""
+        return row_hashes(self.X, self.y, columns, key, tuple(self.beside.values()))
 
     def __len__(self) -> int:
         return len(self.X)
@@ -103,6 +132,12 @@ class Federation:
                 raise InputError(f"agents {first.name} and {agent.name}: one has a target y and the other has none")
             if agent.y is not None and np.shape(agent.y) != (len(agent),):
                 raise InputError(f"agent {agent.name}: y has shape {np.shape(agent.y)}, not ({len(agent)},) as X asks for")
+            for what in ("group", "time", "weight"):
+                mine, other = getattr(agent, what), getattr(first, what)
+                if (mine is None) != (other is None):
+                    raise InputError(f"agents {first.name} and {agent.name}: one has a {what} per row and the other none")
+                if mine is not None and np.shape(mine) != (len(agent),):
+                    raise InputError(f"agent {agent.name}: {what} has shape {np.shape(mine)}, not ({len(agent)},)")
         if self.groups is not None and len(self.groups) != len(self.agents):
             raise InputError(f"there are {len(self.groups)} group labels for {len(self.agents)} agents; give one per agent")
 
@@ -115,6 +150,9 @@ class Federation:
         *,
         groups: Mapping[Any, Any] | Sequence[Any] | None = None,
         columns: Sequence[str] | None = None,
+        group: ArrayLike | None = None,
+        time: ArrayLike | None = None,
+        weight: ArrayLike | None = None,
     ) -> Federation:
         """Federation of the rows of `X`, by their agent.
 
@@ -130,31 +168,51 @@ class Federation:
         groups : mapping from agent to label, or sequence in the agents' order, optional
         columns : sequence of d str, optional
             Names of the columns of an array; x0, x1, ... by default.
+        group : array-like of shape (n,), optional
+            Labels of rows that stay together in every split, such as the patient each is of.
+        time : array-like of shape (n,), optional
+            When each row was: numbers, or dates; the latest are tested on.
+        weight : array-like of shape (n,), optional
+            How much each row counts in training: numbers above zero.
         """
         labels = agent_labels(agent)
-        return assemble(X, y, labels, lambda row: f"agent {labels[row]}, row {row}", groups=groups, columns=columns)
+        beside = {"group": group, "time": time, "weight": weight}
+        return assemble(
+            X, y, labels, lambda row: f"agent {labels[row]}, row {row}", groups=groups, columns=columns, beside=beside
+        )
 
     @classmethod
-    def from_frame(cls, frame: pd.DataFrame, target: str | None = None, agent: str = "agent") -> Federation:
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        target: str | None = None,
+        agent: str = "agent",
+        *,
+        group_by: str | None = None,
+        time: str | None = None,
+        sample_weight: str | None = None,
+    ) -> Federation:
         """Federation of the rows of a table: column `agent` tells agents apart, `target` is y, the others are X.
 
-        Without `target` there is no y.
+        Without `target` there is no y. Columns `group_by`, `time` and `sample_weight` are what rows have beside their
+        features; see `from_arrays`.
         """
         columns = [str(column) for column in frame.columns]
         check_names(columns)
-        for column in (agent, target):
-            if column is not None and column not in columns:
+        roles = Roles(agent, target, group_by, time, sample_weight)
+        roles.check()
+        for column in roles.columns:
+            if column not in columns:
                 raise unknown("column", column, columns)
-        if agent == target:
-            raise InputError(f"column {agent!r} cannot be both the agent and the target")
         named = frame.set_axis(columns, axis=1)
         labels = agent_labels(named[agent])
         return assemble(
-            named.drop(columns=[agent] if target is None else [agent, target]),
+            named.drop(columns=list(roles.columns)),
             None if target is None else named[target],
             labels,
             lambda row: f"agent {labels[row]}, row {row}",
             target=target,
+            beside={what: named[column] for what, column in roles.beside.items()},
         )
 
     def __len__(self) -> int:
@@ -244,8 +302,8 @@ class Federation:
         """A short text that differs for different data, whatever the order of an agent's rows."""
         total = hashlib.sha256(repr((self.names, self.columns)).encode())
         for agent in self.agents:
-            total.update(f"{len(agent)} {agent.y is None} ".encode())
-            total.update(np.sort(row_hashes(agent.X, agent.y, self.columns, b"digest")).tobytes())
+            total.update(f"{len(agent)} {agent.y is None} {' '.join(agent.beside)}".encode())
+            total.update(np.sort(agent.row_hashes(self.columns, b"digest")).tobytes())
         return total.hexdigest()
 
     def describe(self) -> pd.DataFrame:
@@ -292,17 +350,13 @@ class Federation:
         tests = []
         for agent, share in zip(self.agents, shares, strict=True):
             own = derived_seed(seed, "split", agent.name)
-            hashes = row_hashes(agent.X, agent.y, self.columns, own.generate_state(8).astype("<u4").tobytes())
+            hashes = agent.row_hashes(self.columns, own.generate_state(8).astype("<u4").tobytes())
             tests.append(held_out(hashes, agent.y, share, np.random.default_rng(own)))
         return self.rows([~test for test in tests]), self.rows(tests)
 
     def rows(self, chosen: Sequence[NDArray[Any]]) -> Federation:
         """All agents with some of their rows, given by a mask or by indices for every agent."""
-        agents = []
-        for agent, mine in zip(self.agents, chosen, strict=True):
-            X = agent.X.iloc[mine].reset_index(drop=True) if isinstance(agent.X, pd.DataFrame) else agent.X[mine]
-            agents.append(Agent(agent.name, X, None if agent.y is None else agent.y[mine]))
-        return replace(self, agents=tuple(agents))
+        return replace(self, agents=tuple(agent.rows(mine) for agent, mine in zip(self.agents, chosen, strict=True)))
 
     def in_order(self) -> Federation:
         """The same agents, with the rows of each in an order that follows from what they hold.
@@ -310,7 +364,7 @@ class Federation:
         Sums, folds and batches depend on the order of rows. A run uses them in this one, so that it gives the same to the
         last bit however they were sorted.
         """
-        return self.rows([row_order(agent.X, agent.y, self.columns) for agent in self.agents])
+        return self.rows([np.argsort(agent.row_hashes(self.columns, b"order"), kind="stable") for agent in self.agents])
 
     def _index(self, name: str) -> int:
         try:
@@ -332,22 +386,30 @@ def assemble(
     groups: Mapping[Any, Any] | Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
     target: str | None = None,
+    beside: Mapping[str, ArrayLike | None] | None = None,
 ) -> Federation:
-    """Check rows that came in together, and hand them to their agents; `place` tells messages where a row came from."""
+    """Check rows that came in together, and hand them to their agents; `place` tells messages where a row came from.
+
+    `beside` holds group, time and weight of the rows, those there are.
+    """
     names, features = feature_columns(X, columns, place)
     n = len(features)
     if len(labels) != n:
         raise InputError(f"there are {len(labels)} agent labels for {n} rows of X; give one per row")
     values = None if y is None else target_values(y, n, place, target)
+    readers = {"group": row_groups, "time": row_times, "weight": row_weights}
+    read = {what: readers[what](given, n, place) for what, given in (beside or {}).items() if given is not None}
     codes, agents = pd.factorize(labels)
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(agents)))
     features = features.iloc[order] if isinstance(features, pd.DataFrame) else features[order]
     values = None if values is None else values[order]
+    read = {what: found[order] for what, found in read.items()}
     parts = []
     for name, start, end in zip(agents, [0, *ends[:-1]], ends, strict=True):
         part = features[start:end]
         if isinstance(part, pd.DataFrame):
             part = part.reset_index(drop=True)
-        parts.append(Agent(str(name), part, None if values is None else values[start:end]))
+        own = {what: found[start:end] for what, found in read.items()}
+        parts.append(Agent(str(name), part, None if values is None else values[start:end], **own))
     return Federation(tuple(parts), names, group_labels(groups, [part.name for part in parts]), target)

@@ -1,8 +1,9 @@
 """What tells rows apart, whatever their order: a keyed hash of what each of them holds.
 
-A row is its cells, by the names of their columns, and its target. Equal cells have equal hashes in whatever type a table
-happens to hold them: the category 1 is the number 1, and a gap is a gap. So the rows an agent tests on, and the order in
-which its rows are used, follow from the rows themselves; a file that is sorted anew gives the same.
+A row is its cells, by the names of their columns, its target, and its group, time and weight where it has them. Equal
+cells have equal hashes in whatever type a table happens to hold them: the category 1 is the number 1, and a gap is a gap.
+So the rows an agent tests on, and the order in which its rows are used, follow from the rows themselves; a file that is
+sorted anew gives the same.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _CELLS = 1 << 20  # at a time: they are written out, 8 bytes each
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d{0,14}")
 
 
-def row_hashes(X: Any, y: NDArray[Any] | None, columns: Sequence[str], key: bytes) -> NDArray[np.uint64]:
+def row_hashes(
+    X: Any, y: NDArray[Any] | None, columns: Sequence[str], key: bytes, beside: Sequence[NDArray[Any]] = ()
+) -> NDArray[np.uint64]:
     """A number for every row, the same on every machine; different rows have different ones, as good as always.
 
     Parameters
@@ -33,35 +36,38 @@ def row_hashes(X: Any, y: NDArray[Any] | None, columns: Sequence[str], key: byte
         Their order does not matter.
     key : bytes
         At most 64. Hashes under different keys tell nothing of each other.
+    beside : sequence of arrays of shape (n,)
+        What else a row holds: its group, time or weight.
     """
     position = sorted(range(len(columns)), key=columns.__getitem__)
     keyed = blake2b(digest_size=8, key=key)
+    last = [*([] if y is None else [y]), *beside]
     found, step = [], 1 + _CELLS // (1 + len(columns))
     for start in range(0, len(X), step):
         rows = slice(start, start + step)
-        for row in _words(X[rows], None if y is None else y[rows], position):
+        for row in _words(X[rows], [one[rows] for one in last], position):
             one = keyed.copy()
             one.update(row)
             found.append(one.digest())
     return np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64)
 
 
-def row_order(X: Any, y: NDArray[Any] | None, columns: Sequence[str]) -> NDArray[np.intp]:
-    """Indices of the rows in the order in which a run uses them: sums, folds and batches depend on it."""
-    return np.argsort(row_hashes(X, y, columns, b"order"), kind="stable")
+def label_hashes(labels: Sequence[str], key: bytes) -> NDArray[np.uint64]:
+    """A number for every label, such as those of groups of rows."""
+    return row_hashes(pd.DataFrame({"label": pd.Series(labels, dtype=object)}), None, ["label"], key)
 
 
-def _words(X: Any, y: NDArray[Any] | None, position: Sequence[int]) -> NDArray[np.uint64]:
-    """The cells of some rows as 8 bytes each, the target last."""
+def _words(X: Any, last: Sequence[NDArray[Any]], position: Sequence[int]) -> NDArray[np.uint64]:
+    """The cells of some rows as 8 bytes each, the target and what is beside it last."""
     width = len(position)
-    words = np.empty((len(X), width + (y is not None)), dtype="<u8")
+    words = np.empty((len(X), width + len(last)), dtype="<u8")
     if isinstance(X, np.ndarray):
         words[:, :width] = _numbers(np.take(X, position, axis=1))
     else:
         for place, j in enumerate(position):
             words[:, place] = _cells(X.iloc[:, j])
-    if y is not None:
-        words[:, width] = _cells(pd.Series(y))
+    for place, values in enumerate(last):
+        words[:, width + place] = _cells(pd.Series(values))
     return words
 
 

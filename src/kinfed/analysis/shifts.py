@@ -24,7 +24,7 @@ from kinfed.analysis.permutation import Permuted, Step, deal_rows, exchange_with
 from kinfed.backends.agents import Task
 from kinfed.embedding import FourierFeatures, Gaussian, federated_median
 from kinfed.errors import InputError
-from kinfed.federation import Agent, Federation
+from kinfed.federation import Federation
 from kinfed.progress import Progress, silent
 from kinfed.splitting import derived_seed
 from kinfed.validation import Array, FloatArray, Integers, positive_integer, without_rounding
@@ -201,7 +201,7 @@ def _draw_rows(prepared: Federation, labels: bool, seed: int) -> tuple[_Rows | N
         rng = np.random.default_rng(derived_seed(seed, "rows of the diagnosis", agent.name))
         kept = len(agent) if total <= MOST_ROWS else max(min(len(agent), 2), int(len(agent) * MOST_ROWS / total))
         chosen = np.sort(rng.permutation(len(agent))[:kept])
-        drawn.append(Agent(agent.name, np.asarray(agent.X)[chosen], None if agent.y is None else agent.y[chosen]))
+        drawn.append(agent.rows(chosen))
         folds.append(rng.permutation((np.arange(kept) + rng.integers(FOLDS)) % FOLDS))
     sample = Federation(tuple(drawn), prepared.columns)
     inputs, y, index = sample.pooled()

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from kinfed.errors import InputError
 from kinfed.federation import Federation
-from kinfed.rows import row_hashes
 
 _KEY = 32
 
@@ -44,7 +43,7 @@ class Fingerprint:
         total = blake2b(key=own)
         for part in (train, test):
             if part is not None:
-                hashes = row_hashes(part[0].X, part[0].y, part.columns, own)
+                hashes = part[0].row_hashes(part.columns, own)
                 total.update(len(hashes).to_bytes(8) + np.sort(hashes).astype("<u8").tobytes())
                 count += len(hashes)
         return cls(own, total.digest(), count)

@@ -112,8 +112,7 @@ class PooledAgents:
         """The rows to train on."""
         if self.fold is None:
             return self.whole
-        agents = tuple(_some(agent, mine) for agent, mine in zip(self.whole, self.kept, strict=True))
-        return Federation(agents, self.whole.columns, target=self.whole.target)
+        return replace(self.whole.rows(self.kept), groups=None)
 
     @cached_property
     def spec(self) -> TrainingSpec:
@@ -172,7 +171,7 @@ class PooledAgents:
         agent, aside = self.whole[place], ~self.kept[place]
         return SiteView(
             agent=self.rows[place],
-            aside=_some(agent, aside),
+            aside=agent.rows(aside),
             aside_rows=aside,
             test=None if self.test is None else self.test[place],
             place=place,
@@ -194,7 +193,3 @@ class PooledAgents:
     def made(self) -> dict[Hashable, Any]:
         """What questions have made of these rows, to be made once."""
         return {}
-
-
-def _some(agent: Agent, rows: NDArray[np.bool_]) -> Agent:
-    return Agent(agent.name, agent.X[rows], None if agent.y is None else agent.y[rows])

@@ -174,12 +174,9 @@ class SiteSession:
         if fold is not None:
             how = fold.folds, spec.seed, fold.repeat, self.site.least_rows
             aside = deal_rows(agent.name, len(agent), agent.y, *how) == fold.fold
-        train, held = (
-            Agent(agent.name, agent.X[rows], None if agent.y is None else agent.y[rows]) for rows in (~aside, aside)
-        )
         return SiteView(
-            agent=train,
-            aside=held,
+            agent=agent.rows(~aside),
+            aside=agent.rows(aside),
             aside_rows=aside,
             test=self.test,
             place=self.place,

@@ -18,7 +18,7 @@ from kinfed.cli.terminal import Json
 from kinfed.data import read_federation
 from kinfed.embedding import MEDIAN
 from kinfed.errors import InputError, naming
-from kinfed.federation import Agent, Federation
+from kinfed.federation import Federation
 from kinfed.registry import is_known
 from kinfed.settings import Settings, default_of, options_of
 from kinfed.validation import unknown
@@ -187,7 +187,7 @@ def with_groups(federation: Federation, column: str) -> Federation:
             )
         labels.append(found[0])
         X = agent.X.iloc[:, kept] if isinstance(agent.X, pandas.DataFrame) else agent.X[:, kept]
-        agents.append(Agent(agent.name, X, agent.y))
+        agents.append(replace(agent, X=X))
     columns = tuple(federation.columns[j] for j in kept)
     return replace(federation, agents=tuple(agents), columns=columns, groups=tuple(labels))
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.columns import agent_labels
+from kinfed.columns import Roles, agent_labels
 from kinfed.data.tables import TABLE_SUFFIXES, read_folder, read_one_table, suffix_of
 from kinfed.errors import InputError, naming
 from kinfed.federation import Federation, assemble
@@ -36,6 +36,9 @@ def read_federation(
     target: str | None = None,
     agent: str | None = None,
     leave_out: Collection[str] = (),
+    group_by: str | None = None,
+    time: str | None = None,
+    sample_weight: str | None = None,
 ) -> Federation:
     """Read a federation from a file or a folder.
 
@@ -57,6 +60,12 @@ def read_federation(
         Column of a table that tells agents apart.
     leave_out : collection of str
         Columns not to use: identifiers, say.
+    group_by : str, optional
+        Column whose labels, such as patients, keep their rows on one side of every split; it is no feature.
+    time : str, optional
+        Column that tells when a row was, in numbers or dates: the latest are tested on; it is no feature.
+    sample_weight : str, optional
+        Column that tells how much a row counts in training; it is no feature.
 
     Returns
     -------
@@ -74,21 +83,22 @@ def read_federation(
     skipped = (leave_out,) if isinstance(leave_out, str) else tuple(leave_out)
     if not source.exists():
         raise InputError(f"{source} does not exist; give the path of a file or folder")
+    roles = Roles(agent, target, group_by, time, sample_weight)
     if source.is_dir():
-        return _read_folder(source, target, agent, skipped)
+        return _read_folder(source, roles, skipped)
     suffix = suffix_of(source)
     if suffix in TABLE_SUFFIXES:
-        return read_one_table(source, target, agent, skipped)
+        return read_one_table(source, roles, skipped)
     if suffix == ".json":
-        _refuse_options(source, "a LEAF file", target, agent, skipped)
+        _refuse_options(source, "a LEAF file", target, agent, (*skipped, *roles.beside.values()))
         return read_leaf(source, [source])
     if suffix == ".npz":
         _refuse_options(source, "a NumPy archive", None, None if agent == "agent" else agent, ())
-        return read_archive(source, target, skipped)
+        return read_archive(source, target, skipped, roles=roles)
     raise InputError(f"{source}: files of type {suffix or 'unknown'} are not read; give one of {', '.join(SUFFIXES)}")
 
 
-def _read_folder(folder: Path, target: str | None, agent: str | None, leave_out: tuple[str, ...]) -> Federation:
+def _read_folder(folder: Path, roles: Roles, leave_out: tuple[str, ...]) -> Federation:
     files = [path for path in visible(folder) if path.is_file()]
     tables = [path for path in files if suffix_of(path) in TABLE_SUFFIXES]
     leaf = [path for path in files if suffix_of(path) == ".json"]
@@ -97,20 +107,20 @@ def _read_folder(folder: Path, target: str | None, agent: str | None, leave_out:
             f"{folder} holds tables ({tables[0].name}) and LEAF files ({leaf[0].name}); keep them in folders of their own"
         )
     if tables:
-        return read_folder(folder, tables, target, agent, leave_out)
+        return read_folder(folder, tables, roles, leave_out)
     if leaf:
-        _refuse_options(folder, "LEAF data", target, agent, leave_out)
+        _refuse_options(folder, "LEAF data", roles.target, roles.agent, (*leave_out, *roles.beside.values()))
         return read_leaf(folder, leaf)
     raise InputError(f"{folder} holds no tables or LEAF files; give a folder of {', '.join(SUFFIXES[:-1])} files")
 
 
-def _refuse_options(source: Path, what: str, target: str | None, agent: str | None, leave_out: tuple[str, ...]) -> None:
+def _refuse_options(source: Path, what: str, target: str | None, agent: str | None, named: tuple[str, ...]) -> None:
     if target not in (None, "y"):
         raise InputError(f"{source} is {what}, whose target is y; leave target={target!r} out")
     if agent is not None:
         raise InputError(f"{source} is {what}, which names its own agents; leave agent={agent!r} out")
-    if leave_out:
-        raise InputError(f"{source} is {what}, whose columns have no names; leave_out cannot be used with it")
+    if named:
+        raise InputError(f"{source} is {what}, whose columns have no names; there is no column {named[0]!r} in it")
 
 
 def read_archive(
@@ -118,13 +128,15 @@ def read_archive(
     target: str | None,
     leave_out: Collection[str],
     choose: Callable[[Collection[str]], Collection[str]] | None = None,
+    roles: Roles | None = None,
 ) -> Federation:
     """Federation of an ``.npz`` archive.
 
     ``X`` (n, d) and ``agent`` (n,) are needed; ``agent`` holds labels, or indices into ``agent_names`` if that is there.
     Optional: ``y`` (n,), or (n, several) with ``target_names`` of which `target` picks one; ``feature_names`` (d,);
     ``groups``, one label per agent in the order of ``agent_names``, else of first appearance; ``dup`` (n,), rows to drop.
-    With `choose` only the agents it returns of all their names are kept.
+    With `choose` only the agents it returns of all their names are kept. Features that have `roles` beside the features
+    are taken out of them.
     """
     arrays = _load(path)
     for key in ("X", "agent"):
@@ -139,12 +151,13 @@ def read_archive(
     columns = arrays["feature_names"].astype(str).tolist() if "feature_names" in arrays else [f"x{j}" for j in range(d)]
     if len(columns) != d:
         raise InputError(f"{path}: there are {len(columns)} feature_names for {d} columns of X")
-    for column in leave_out:
+    beside = {} if roles is None else roles.beside
+    for column in (*leave_out, *beside.values()):
         if column not in columns:
             raise InputError(f"{path}: {unknown('column', column, columns)}")
     y, name = _target(path, arrays, target)
     kept = ~arrays["dup"].astype(bool) if "dup" in arrays else np.ones(n, dtype=bool)
-    used = [j for j, column in enumerate(columns) if column not in leave_out]
+    used = [j for j, column in enumerate(columns) if column not in (*leave_out, *beside.values())]
     with naming(path):
         labels, groups = _agents(arrays, kept)
         if choose is not None:
@@ -160,6 +173,7 @@ def read_archive(
             groups=groups,
             columns=[columns[j] for j in used],
             target=name,
+            beside={what: arrays["X"][kept, columns.index(column)] for what, column in beside.items()},
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kinfed.columns import agent_labels, column_kind
+from kinfed.columns import Roles, agent_labels, column_kind
 from kinfed.errors import InputError, MissingExtraError, naming
 from kinfed.federation import Federation, assemble
 from kinfed.progress import Progress
@@ -36,31 +36,34 @@ def suffix_of(path: Path) -> str:
     return "".join(suffixes[-2:]) if suffixes[-1:] == [".gz"] else "".join(suffixes[-1:])
 
 
-def read_one_table(path: Path, target: str | None, agent: str | None, leave_out: Collection[str]) -> Federation:
+def read_one_table(path: Path, roles: Roles, leave_out: Collection[str]) -> Federation:
     """Federation of the rows of one file."""
-    frame = read_table(path, agent)
-    if agent is None:
+    frame = read_table(path, roles.agent, _labels(roles))
+    if roles.agent is None:
         listed = ", ".join(frame.columns[:12]) + (", ..." if len(frame.columns) > 12 else "")
         raise InputError(
             f"{path} is one table; say which column tells its agents apart with agent=... (its columns are {listed})"
         )
-    return _federation(path, {path: frame}, target, agent, leave_out)
+    return _federation(path, {path: frame}, roles, leave_out)
 
 
-def read_folder(
-    folder: Path, paths: Sequence[Path], target: str | None, agent: str | None, leave_out: Collection[str]
-) -> Federation:
+def read_folder(folder: Path, paths: Sequence[Path], roles: Roles, leave_out: Collection[str]) -> Federation:
     """Federation of several files: one agent each, named after its file, or rows by the column `agent` if that is given."""
-    stems = [_stem(path) for path in paths]
+    stems, agent = [_stem(path) for path in paths], roles.agent
     if agent is None and (repeated := first_repeated(stems)) is not None:
         twice = [path.name for path, stem in zip(paths, stems, strict=True) if stem == repeated]
         raise InputError(f"{folder}: {twice[0]} and {twice[1]} are both agent {repeated!r}; keep one of them")
-    frames = {path: read_table(path, agent) for path in paths}
-    _check_same_columns(frames, target)
+    frames = {path: read_table(path, agent, _labels(roles)) for path in paths}
+    _check_same_columns(frames, roles.target)
     if disagreeing := _numbers_here_text_there(frames):
         # A column that is text at one agent is text for all; reading it so keeps 007 from turning into 7.
-        frames = {path: read_table(path, agent, disagreeing) for path in paths}
-    return _federation(folder, frames, target, agent, leave_out)
+        frames = {path: read_table(path, agent, (*_labels(roles), *disagreeing)) for path in paths}
+    return _federation(folder, frames, roles, leave_out)
+
+
+def _labels(roles: Roles) -> tuple[str, ...]:
+    """Columns of labels, which are text even if they look like numbers."""
+    return () if roles.group_by is None else (roles.group_by,)
 
 
 def read_table(path: Path, agent: str | None = None, as_text: Sequence[str] = ()) -> pd.DataFrame:
@@ -147,20 +150,19 @@ def table_header(path: Path) -> tuple[list[str], str]:
         return [name.strip() for name in next(row for row in rows if any(row))], separator
 
 
-def _federation(
-    source: Path, frames: Mapping[Path, pd.DataFrame], target: str | None, agent: str | None, leave_out: Collection[str]
-) -> Federation:
+def _federation(source: Path, frames: Mapping[Path, pd.DataFrame], roles: Roles, leave_out: Collection[str]) -> Federation:
+    target, agent = roles.target, roles.agent
     paths, tables = list(frames), list(frames.values())
     columns = list(tables[0].columns)
-    for column in (agent, target, *leave_out):
-        if column is not None and column not in columns:
+    for column in (*roles.columns, *leave_out):
+        if column not in columns:
             numbers = pd.to_numeric(pd.Series(columns, dtype=object), errors="coerce").notna().all()
             hint = " (the first line holds only numbers: does the file lack its header?)" if numbers else ""
             if column == agent and len(paths) > 1:
                 hint = " (every file is an agent here: leave out agent=...)"
             raise InputError(f"{source}: {unknown('column', column, columns)}{hint}")
-    if agent is not None and agent == target:
-        raise InputError(f"{source}: column {agent!r} cannot be both the agent and the target")
+    with naming(source):
+        roles.check()
     sizes = [len(table) for table in tables]
     starts = np.cumsum([0, *sizes[:-1]])
     frame = pd.concat([table[columns] for table in tables], ignore_index=True)
@@ -175,8 +177,9 @@ def _federation(
         y = None if target is None else frame[target]
         if y is not None and column_kind(y) in ("text", "mixed") and not isinstance(y.dtype, pd.CategoricalDtype):
             _refuse_mixture(y, place)
-        kept = [column for column in columns if column not in (agent, target, *leave_out)]
-        return assemble(frame[kept], y, labels, place, target=target)
+        kept = [column for column in columns if column not in (*roles.columns, *leave_out)]
+        beside = {what: frame[column] for what, column in roles.beside.items()}
+        return assemble(frame[kept], y, labels, place, target=target, beside=beside)
 
 
 def _check_same_columns(frames: Mapping[Path, pd.DataFrame], target: str | None) -> None:

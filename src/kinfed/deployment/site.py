@@ -30,6 +30,7 @@ from kinfed.backends.audit import AUDIT, SiteAudit
 from kinfed.backends.flower.nodes import configured_name
 from kinfed.backends.redaction import discreet, nameless
 from kinfed.backends.site import Site
+from kinfed.columns import Roles
 from kinfed.data import read_federation
 from kinfed.data.tables import TABLE_SUFFIXES, read_folder, read_one_table, read_table, suffix_of
 from kinfed.deployment.options import MakeLearner, path_or_none, read_settings, site_learner_of
@@ -117,10 +118,9 @@ def read_agent(path: Path, name: str, options: Settings) -> Federation:
 def _read_agent_table(path: Path, options: Settings) -> Federation:
     if not path.is_file():
         raise InputError(f"{path} does not exist; give this node the path of its data, as data=... in its node config")
-    target, unused = options.target, options.leave_out
-    if options.agent and options.agent in read_table(path, options.agent).columns:
-        return read_one_table(path, target, options.agent, unused)
-    return read_folder(path, [path], target, None, unused)
+    with_agent = options.agent and options.agent in read_table(path, options.agent).columns
+    roles, unused = Roles(options.agent if with_agent else None, options.target), options.leave_out
+    return read_one_table(path, roles, unused) if with_agent else read_folder(path, [path], roles, unused)
 
 
 def _from_pool(options: Settings, place: int, node: Mapping[str, Any]) -> Federation:

@@ -259,7 +259,7 @@ def _judge(
         return
     cases = Cases(
         np.array([judges[j].place for j, _, _ in held]),
-        [rows_of(judges[j].agent, ~aside) for j, _, aside in held],
+        [judges[j].agent.rows(~aside) for j, _, aside in held],
         {view: [judges[j].embedded[view][~aside] for j, _, aside in held] for view in used_views(bases)},
         [judges[j].clusters for j, _, _ in held],
     )
@@ -272,7 +272,7 @@ def _judge(
         models = everybody.learner.fit_at_home(
             everybody.quadratics, rows, int(target[0]), cases.parts[case], everybody.spec
         )
-        tested = rows_of(judges[j].agent, aside)
+        tested = judges[j].agent.rows(aside)
         return point_losses(models, range(len(rows)), tested.X, tested.y, everybody.spec.task)
 
     for (j, repeat, aside), found in zip(held, map_on_cores(score, range(len(held))), strict=True):
@@ -308,8 +308,3 @@ def _norm_bound(agents: PooledAgents, view: int) -> float:
     if bound is not None:
         return bound
     return max(float(np.linalg.norm(points, axis=1).max()) for points in agents.points(view))
-
-
-def rows_of(agent: Agent, chosen: NDArray[np.bool_]) -> Agent:
-    """Some rows of an agent."""
-    return Agent(agent.name, agent.X[chosen], None if agent.y is None else agent.y[chosen])
