@@ -43,7 +43,7 @@ TINY = {
 @pytest.fixture
 def folds_dealt_once(monkeypatch):
     """Small federations deal their folds several times, which makes their calibration better, and slower."""
-    monkeypatch.setattr("kinfed.weights.calibration.calibrated.MOST_REPEATS", 1)
+    monkeypatch.setattr("kinfed.weights.calibration.cross_fitting.MOST_REPEATS", 1)
 
 
 def few_rows(folder, names=("hsb82_schools", "heart_disease"), sizes=(12, 10, 12, 3)):
