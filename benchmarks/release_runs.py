@@ -137,7 +137,7 @@ def messy(target: str, seed: int = 0) -> Data:
     )
     late, tested = table["site"] == "late", table.groupby("site").cumcount() % 4 == 3  # versions split differently
     train, test = (
-        kinfed.Federation.from_frame(table[~late & part].reset_index(drop=True), target="outcome", agent="site")
+        kinfed.Federation.from_table(table[~late & part].reset_index(drop=True), target="outcome", agent="site")
         for part in (~tested, tested)
     )
     rows = table[late].drop(columns="site").reset_index(drop=True)

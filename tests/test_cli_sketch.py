@@ -246,7 +246,7 @@ def test_sites_of_one_distribution_are_rarely_called_apart():
         (("make", "gaps.csv", "--recipe", "recipe.json", "--out", "x.npz"), "column 'dose' has no value in row 1"),
         (("make", "empty.csv", "--recipe", "recipe.json", "--out", "x.npz"), "has no rows"),
         (("make", "ragged.csv", "--recipe", "recipe.json", "--out", "x.npz"), "not a regular table"),
-        (("make", "latin.csv", "--recipe", "recipe.json", "--out", "x.npz"), "not UTF-8"),
+        (("make", "latin.csv", "--recipe", "recipe.json", "--out", "x.npz"), "no column 'dose'; the nearest is 'döse'"),
         (("make", "truncated.csv.gz", "--recipe", "recipe.json", "--out", "x.npz"), "cannot be read"),
         (("inspect", "nowhere.npz"), "does not exist"),
         (("inspect", "recipe.json"), "not a sketch or is damaged"),

@@ -369,7 +369,7 @@ def test_raw_tables_are_prepared_first():
     )
     frame.loc[3, "age"] = np.nan
     frame["ill"] = np.where(rng.random(100) < np.where(frame["clinic"] < "c", 0.05, 0.95), "yes", "no")
-    train = Federation.from_frame(frame, target="ill", agent="clinic")
+    train = Federation.from_table(frame, target="ill", agent="clinic")
     found = kinfed.diagnose(train, "logistic")
     assert found["label"].differs
     assert found["concept"].differs

@@ -122,15 +122,16 @@ def test_a_site_that_cannot_be_set_up_tells_the_server_no_cells_and_no_paths(tmp
     folder = tmp_path / "ward of Mrs Smith"
     folder.mkdir()
     path = folder / "heart patients.csv"
-    pd.DataFrame({"x": range(12), "y": ["Smith", *range(11)]}).to_csv(path, index=False)
+    outcome = [f"Smith {k}" if k % 2 else k for k in range(48)]
+    pd.DataFrame({"x": range(48), "y": outcome}).to_csv(path, index=False)
     run = {"target": "y", "learner": "mine"}
 
     def fails(name, task):
         raise ValueError("Smith")
 
     for node, given, told in [
-        ({"data": str(path)}, run, "..., row 0: target 'y' is ..., but other rows hold numbers; correct it"),
-        ({"data": str(path), "test": str(path)}, run, "..., row 0: target 'y' is"),
+        ({"data": str(path)}, run, "...: outcome 'y' holds ..., but other rows hold numbers; correct it"),
+        ({"data": str(path), "test": str(path)}, run, "...: outcome 'y' holds ..., but"),
         ({"data": str(folder / "Smith.csv")}, run, "... does not exist; give this node the path"),
         ({"data": str(path)}, {"target": "why"}, "...: there is no column 'why'; the nearest is ..."),
         ({"data": str(path)}, {"learner": "mine"}, "setting up this site failed (ValueError); the log of the site says"),
@@ -202,7 +203,7 @@ def test_the_app_folder_is_a_valid_app_that_says_every_option(tmp_path):
     text = (folder / "pyproject.toml").read_text()
     config = get_project_config(folder)["tool"]["flwr"]["app"]["config"]  # as Flower checks and reads it
     assert config == tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
-    tables = {"rule-options", "kernel-options", "learner-options"}  # Flower takes no empty ones
+    tables = {"rule-options", "kernel-options", "learner-options", "columns"}  # Flower takes no empty ones
     assert set(config) == set(options_of(FLOWER)) - tables
     assert all(f"# {name}.NAME = VALUE" in text for name in tables)
     assert read_settings(config) == Settings(target='the "y"', data="C:\\data")

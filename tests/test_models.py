@@ -65,7 +65,7 @@ CASES = {
 def learn(name, **choices):
     target, learner = CASES[name]
     table = messy().drop(columns=[{"y": "class", "class": "y"}[target]])
-    federation = kinfed.Federation.from_frame(table, target=target, agent="site")
+    federation = kinfed.Federation.from_table(table, target=target, agent="site")
     train, test = federation.split(seed=0)
     return kinfed.personalize(train, learner(), "q-aggregation", test=test, n_features=50, **choices), train, table
 

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from kinfed.data import CategoryRule, NumericRule, Preparation, Standardisation, column_sums, summarise
-from kinfed.data.column_encoders import refuse_numbers_as_categories
+from kinfed.data.column_types import CATEGORY, NUMBER, ColumnReading, readings_of, table_counts
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 
@@ -22,7 +22,7 @@ numbers = st.floats(-1e6, 1e6).map(lambda value: round(value, 3))
 
 def table(**columns):
     frame = pd.DataFrame(columns)
-    return Federation.from_frame(frame.assign(site=["a", "b"] * (len(frame) // 2) + ["c"] * (len(frame) % 2)), agent="site")
+    return Federation.from_table(frame.assign(site=["a", "b"] * (len(frame) // 2) + ["c"] * (len(frame) % 2)), agent="site")
 
 
 # --- sums of columns ---------------------------------------------------------------------------------------------------
@@ -98,11 +98,12 @@ def test_standardisation_is_that_of_scikit_learn():
         (lambda: Preparation.fit(table(u=[None, None])), r"u \(no values\)"),
         (lambda: Preparation.fit(table(u=[1e300, -1e300])), "column u holds values too large"),
         (lambda: Preparation.fit(table(u=[1, 2]), most_categories=0), "most_categories"),
-        (lambda: Preparation.from_summaries(["u"], {}), "no agents"),
+        (lambda: Preparation.from_summaries([ColumnReading("u", NUMBER)], {}), "no agents"),
         (lambda: Preparation.fit(table(u=[1, 2])).transform(table(v=[1, 2])), "no column 'u'; the nearest is 'v'"),
+        (lambda: Preparation.fit(table(u=[1, 2]), chosen={"w": "number"}), "no column 'w'; the nearest is 'u'"),
         (
-            lambda: Preparation.fit(table(u=[1, 2])).transform(table(u=["1", "old"])),
-            "agent a: column u holds '1', but it is numeric in the training data",
+            lambda: Preparation.fit(table(u=[1, 2]), chosen={"u": "numbr"}),
+            "column u: there is no type 'numbr'; the nearest",
         ),
     ],
 )
@@ -126,7 +127,7 @@ def test_preparation_equals_the_pooled_pipeline_of_scikit_learn(rows):
     frame = pd.DataFrame(
         [(1.5, "u", True, 0), (-2.0, "v", False, 1), *rows], columns=["number", "kind", "flag", "site"]
     ).astype({"number": float})
-    fed = Federation.from_frame(frame, agent="site")
+    fed = Federation.from_table(frame, agent="site")
     made = Preparation.fit(fed).transform(fed)
     X, _, _ = made.pooled()
     raw, _, _ = fed.pooled()
@@ -141,7 +142,7 @@ def test_preparation_equals_the_pooled_pipeline_of_scikit_learn(rows):
         [
             number,
             text.fit_transform(kind.to_frame()),
-            StandardScaler().fit_transform(pd.get_dummies(raw["flag"].astype(str)).astype(float)),
+            StandardScaler().fit_transform(raw["flag"].astype(float).to_numpy()[:, None]),
         ]
     )
     np.testing.assert_allclose(X, expected, atol=1e-8)
@@ -185,71 +186,75 @@ def test_many_constant_columns_are_one_sentence():
     assert Preparation.fit(fed).describe()[0] == "9 columns (x0, x1, x2, ...): constant, left out"
 
 
-def test_identifiers_are_left_out():
-    fed = table(name=[f"patient {i}" for i in range(30)], x=range(30))
+def readings(fed, chosen=None):
+    counts = {agent.name: table_counts(agent, fed.columns, fed.is_table) for agent in fed}
+    return readings_of(fed.columns, counts, fed.sizes.tolist(), chosen or {})
+
+
+def answered(fed, most_categories=100, chosen=None):
+    return {agent.name: summarise(agent, readings(fed, chosen), None, most_categories) for agent in fed}
+
+
+def test_a_text_with_many_values_is_left_out():
+    fed = table(name=[f"patient {i % 25}" for i in range(150)], x=np.arange(150) / 8)
     preparation = Preparation.fit(fed, most_categories=20)
     assert preparation.columns == ("x",)
     assert preparation.left_out == {"name": "more than 20 different text values"}
-    assert len(Preparation.fit(fed).columns) == 31
-
-
-def answered(fed, categorical, most_categories):
-    return {agent.name: summarise(agent, fed.columns, frozenset(categorical), most_categories) for agent in fed}
+    assert len(Preparation.fit(fed).columns) == 26
 
 
 def test_an_agent_names_no_value_of_a_column_with_many():
-    fed = table(name=[f"patient {i}" for i in range(202)] + [None], ward=["u", "v"] * 101 + ["u"], x=range(203))
-    answers = {agent.name: summarise(agent, fed.columns, frozenset({"name", "ward"})) for agent in fed}
+    fed = table(name=[f"patient {i // 4}" for i in range(404)] + [None], ward=["u", "v"] * 202 + ["u"], x=range(405))
+    answers = answered(fed)
     for name in ("a", "b"):  # of 101 patients each
         assert answers[name].crowded == {"name"}
         assert "patient" not in repr(answers[name])
         assert answers[name].counts["name"] == {}
-        assert sum(answers[name].counts["ward"].values()) == 101
+        assert sum(answers[name].counts["ward"].values()) == 202
     assert answers["c"].crowded == frozenset()
-    preparation = Preparation.from_summaries(fed.columns, answers)
-    assert preparation == Preparation.fit(fed)
-    assert preparation.left_out == {"name": "more than 100 different text values"}
-    exactly = table(name=[f"patient {i // 2}" for i in range(200)])
-    assert len(Preparation.from_summaries(("name",), answered(exactly, {"name"}, 100)).columns) == 100
+    preparation = Preparation.from_summaries(readings(fed), answers)
+    assert preparation.columns == Preparation.fit(fed).columns
+    assert preparation.left_out["name"].startswith("more than 100 different text values")
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from([*"uvwxyz", None]), st.integers(0, 3)), min_size=2, max_size=30), st.integers(1, 5)
+    st.lists(st.tuples(st.sampled_from([*"uvwxyz", None]), st.integers(0, 3)), min_size=2, max_size=15), st.integers(1, 5)
 )
 def test_crowded_answers_give_the_rules_of_pooled_data(rows, most):
     frame = pd.DataFrame([("u", 0), *rows], columns=["kind", "site"]).astype({"kind": object})
-    fed = Federation.from_frame(frame.assign(number=range(len(frame))), agent="site")
-    answers = answered(fed, {"kind"}, most)
+    fed = Federation.from_table(frame.assign(number=range(len(frame))), agent="site")
+    answers = answered(fed, most, {"kind": "category"})
     for agent, answer in zip(fed, answers.values(), strict=True):
         different = set(agent.X["kind"].dropna())
         assert answer.crowded == ({"kind"} if len(different) > most else set())
         assert set(answer.counts["kind"]) == (set() if answer.crowded else different)
-    assert Preparation.from_summaries(fed.columns, answers, most_categories=most) == Preparation.fit(
-        fed, most_categories=most
+    apart = Preparation.from_summaries(readings(fed, {"kind": "category"}), answers, most_categories=most)
+    whole = Preparation.fit(fed, most_categories=most, chosen={"kind": "category"})
+    assert (apart.rules, apart.columns, apart.mean) == (whole.rules, whole.columns, whole.mean)
+    assert apart.left_out.keys() == whole.left_out.keys()
+
+
+def test_numbers_are_not_counted_one_by_one_because_they_are_text_elsewhere():
+    reading = ColumnReading("ward", CATEGORY)
+    for values in (np.arange(11.0), [1.0, 2.5]):
+        told = summarise(Agent("b", np.array(values)[:, None]), [reading])
+        assert told.crowded == {"ward"}
+        assert told.counts["ward"] == {}
+    codes = summarise(Agent("c", np.array([[1.0], [2.0], [np.nan], [9.0]])), [reading])
+    assert codes.counts["ward"] == {"1": 1, "2": 1, "9": 1}
+
+
+def test_numbers_with_slips_stay_numbers():
+    fed = table(age=[*map(str, range(20, 43)), "12,3", "n/a", "old"])
+    preparation = Preparation.fit(fed, standardise=False)
+    assert preparation.columns == ("age",)
+    assert preparation.readings[0].unreadable == 2  # a comma can only be decimal in 12,3
+    assert preparation.notes(fed) == (
+        "column age: 1 cell such as '12,3' read as 12.3",
+        "column age: 'n/a', 'old' cannot be read as number (a 1, b 1)",
     )
-
-
-def test_numbers_are_not_counted_one_by_one_because_a_cell_is_text():
-    own = Agent("a", pd.DataFrame({"age": [*map(str, range(20, 43)), "n/a"], "ward": ["u", "v"] * 12}))
-    with pytest.raises(InputError, match="agent a: column age holds 'n/a', but most of its values are numbers"):
-        refuse_numbers_as_categories(own, ("age", "ward"), frozenset({"age", "ward"}))
-    refuse_numbers_as_categories(own, ("age", "ward"), frozenset({"ward"}))
-    for values in (np.arange(11.0), [1.0, 2.5]):  # text at another agent
-        here = Agent("b", np.array(values)[:, None])
-        with pytest.raises(InputError, match="agent b: column age holds numbers here and text at another agent"):
-            refuse_numbers_as_categories(here, ("age",), frozenset({"age"}))
-        refuse_numbers_as_categories(here, ("age",), frozenset())
-    codes = Agent("c", np.array([[1.0], [2.0], [np.nan], [9.0]]))
-    refuse_numbers_as_categories(codes, ("ward",), frozenset({"ward"}))
-
-
-def test_numbers_with_a_slip_are_not_taken_for_categories():
-    fed = table(age=[*map(str, range(20, 43)), "12,3"])
-    with pytest.raises(InputError, match="agent b: column age holds '12,3', but most of its values are numbers"):
-        Preparation.fit(fed)
-    with pytest.raises(InputError, match="column age holds '1,5'; write numbers with a point"):
-        Preparation.fit(table(age=["1,5", "2,5", "3", "4,25"]))
+    assert Preparation.fit(table(age=["1,5", "2,5", "3", "4,25"])).columns == ("age",)
     levels = table(level=["1", "2", "3a", "1", "2", "2"])  # few numbers: categories
     assert Preparation.fit(levels).columns == ("level=1", "level=2", "level=3a")
 
@@ -281,7 +286,7 @@ def test_odd_names_and_values():
 
 def test_transform_keeps_targets_groups_and_empty_agents():
     frame = pd.DataFrame({"k": list("uvuvu"), "x": [1.0, 2, 3, 4, 5], "y": [0, 1, 0, 1, 1], "site": list("aaaab")})
-    train, test = Federation.from_frame(frame, target="y", agent="site").split(0.25)
+    train, test = Federation.from_table(frame, target="y", agent="site").split(0.25)
     made = Preparation.fit(train).transform(test)
     assert made.sizes.tolist() == [1, 0]
     assert made[1].X.shape == (0, 3)
@@ -307,8 +312,8 @@ def test_arrays_and_tables_are_prepared_alike():
 
 def test_answers_of_agents_are_enough():
     fed = table(x=[1.0, np.nan, 3.0, 7.0, 2.0], k=["u", "v", None, "u", "v"])
-    answers = {agent.name: summarise(agent, fed.columns, frozenset({"k"})) for agent in fed}
-    assert Preparation.from_summaries(fed.columns, answers) == Preparation.fit(fed)
+    answers = answered(fed)
+    assert Preparation.from_summaries(readings(fed), answers) == Preparation.fit(fed)
     assert answers["a"].counts == {"k": {"u": 1}}
     assert answers["a"].missing.tolist() == [0, 1]
 
@@ -324,7 +329,7 @@ def test_a_column_may_be_numeric_at_an_agent_that_has_no_value_of_it():
 def test_numeric_columns_may_come_back_as_empty_text_or_booleans():
     preparation = Preparation.fit(table(x=[1.0, 3.0]), standardise=False)
     blank = pd.DataFrame({"x": pd.Series([None, None], dtype="str"), "site": ["a", "b"]})
-    np.testing.assert_array_equal(preparation.transform(Federation.from_frame(blank, agent="site")).pooled()[0], [[2], [2]])
+    np.testing.assert_array_equal(preparation.transform(Federation.from_table(blank, agent="site")).pooled()[0], [[2], [2]])
     flags = table(x=[True, False])
     np.testing.assert_array_equal(preparation.transform(flags).pooled()[0], [[1], [0]])
 
@@ -334,7 +339,9 @@ def test_an_all_missing_text_column_is_left_out():
     assert Preparation.fit(fed).left_out == {"k": "no values"}
 
 
-@pytest.mark.parametrize("answer", [column_sums([[1.0]]), summarise(Agent("a", np.ones((1, 1))), ("x",), frozenset())])
+@pytest.mark.parametrize(
+    "answer", [column_sums([[1.0]]), summarise(Agent("a", np.ones((1, 1))), [ColumnReading("x", NUMBER)])]
+)
 def test_answers_only_add_up_with_answers(answer):
     with pytest.raises(TypeError):
         answer + 1

@@ -168,9 +168,8 @@ def test_a_column_that_is_text_at_one_agent_is_text_at_all(tmp_path):
     write(tmp_path / "b.csv", "level,x\n3a,1\n01,2\n")
     write(tmp_path / "c.csv", "level,x\n,1\n,2\n")
     fed = read_federation(tmp_path)
-    assert fed["a"].X["level"].tolist() == ["01", "02"]
     assert fed["c"].X["level"].isna().all()
-    assert Preparation.fit(fed).columns == ("level=01", "level=02", "level=3a", "x")
+    assert Preparation.fit(fed).columns == ("level=1", "level=2", "level=3a", "x")
 
 
 # --- LEAF --------------------------------------------------------------------------------------------------------------
@@ -272,19 +271,16 @@ def test_pickles_are_never_loaded(tmp_path):
         ("s,x,x\na,1,2\n", {"agent": "s"}, "two columns are named 'x'"),
         ("s,x\na,1,2\nb,3,4\n", {"agent": "s"}, "t.csv is not a regular table"),
         ("s,x\na,1\nb,3,4\n", {"agent": "s"}, "t.csv is not a regular table .*line 3"),
-        ("s,x\na,1\n,2\n", {"agent": "s"}, "t.csv: row 1 has no agent label"),
-        ("s,x\na,1\nb,inf\n", {"agent": "s"}, "t.csv: agent b, row 1: column x is infinite"),
+        ("s,x\n,1\n,2\n", {"agent": "s"}, "t.csv: no row has an agent in column s"),
         ("1,2.5\na,1\n", {"agent": "s"}, "does the file lack its header"),
-        ("s,x,y\na,1,1\nb,2,\n", {"agent": "s", "target": "y"}, "t.csv: agent b, row 1: target 'y' is missing"),
-        ("s,x,y\na,1,1.5\nb,2,n/a\n", {"agent": "s", "target": "y"}, "agent b, row 1: target 'y' is missing"),
-        ('s,x,y\na,1,1.5\nb,2,"12,3"\n', {"agent": "s", "target": "y"}, "agent b, row 1: target 'y' is '12,3'; .*point"),
-        ("s;x;y\na;1;1,5\nb;2;2,5x\n", {"agent": "s", "target": "y"}, "agent a, row 0: target 'y' is '1,5'; .*point"),
+        ("s,x,y\na,1,\nb,2,\n", {"agent": "s", "target": "y"}, "t.csv: no row has an outcome in column y"),
         (
-            "s,x,y\na,1,1.5\nb,2,much\n",
+            "s,x,y\n" + "".join(f"a,1,{k}.5\nb,2,much {k}\n" for k in range(20)),
             {"agent": "s", "target": "y"},
-            "agent b, row 1: target 'y' is 'much', but other rows",
+            "outcome y holds 'much 0', but other rows hold numbers",
         ),
-        ("s,x,y\na,1,1.5\nb,2,inf\n", {"agent": "s", "target": "y"}, "agent b, row 1: target 'y' is infinite"),
+        ("\ns,x,w\na,1,1\n\nb,2,-1\n", {"agent": "s", "sample_weight": "w"}, "agent b, line 5: the sample weight is -1"),
+        ('s,x,w\na,"1\n2",1\nb,2,-1\n', {"agent": "s", "sample_weight": "w"}, "agent b, line 4: the sample weight is -1"),
         ("s,y\na,1\nb,2\n", {"agent": "s", "target": "y"}, "t.csv: X has 2 rows and 0 columns"),
     ],
 )
@@ -299,7 +295,7 @@ def test_files_that_cannot_be_read(tmp_path):
         "gone.csv": (None, "gone.csv does not exist"),
         "t.xlsx": (b"PK", "files of type .xlsx are not read; give one of .csv"),
         "plain": (b"x", "files of type unknown are not read"),
-        "latin.csv": ("s,x\nMünchen,1\n".encode("latin-1"), "latin.csv is not UTF-8 text"),
+        "binary.csv": (b"s,x\n\xff\0\1,1\n", "binary.csv is not text"),
         "t.csv.gz": (b"s,x\na,1\n", "t.csv.gz cannot be read"),
         "cut.csv.gz": (gzip.compress(b"s,x\n" + b"a,1\n" * 9999)[:-20], "cut.csv.gz cannot be read"),
         "t.parquet": (b"PAR1 no parquet", "t.parquet is not a Parquet file or is damaged"),
@@ -385,12 +381,12 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
             "a.csv has no target column 'y', but other files have",
         ),
         ({"a.csv": "x,y\n1,2\n", "b.csv": "x,y\n1,2\n"}, {"target": "z"}, "there is no column 'z'"),
-        ({"a.csv": "x,z\n1,2\n", "b.csv": "x\n1\n"}, {}, "b.csv has no column 'z', but a.csv has"),
-        ({"a.csv": "x\n1\n", "b.csv": "x,z\n1,2\n"}, {}, "a.csv has no column 'z', but b.csv has"),
         ({"a.csv": "x\n1\n", "a.tsv": "x\n1\n"}, {}, "a.csv and a.tsv are both agent 'a'"),
-        ({"a.csv": "x,y\n1,2\n", "b.csv": "x,y\n1,2\n1,\n"}, {"target": "y"}, "b.csv, row 1: target 'y' is missing"),
-        ({"a.csv": "x,y\n1,2\n", "b.csv": "x,y\n1,2\n1,?!\n"}, {"target": "y"}, r"b.csv, row 1: target 'y' is '\?!'"),
-        ({"a.csv": "x\n1\n", "b.csv": "x\n1\ninf\n"}, {}, "b.csv, row 1: column x is infinite"),
+        (
+            {"a.csv": "x,w\n1,2\n", "b.csv": "x,w\n1,2\n1,0\n"},
+            {"sample_weight": "w"},
+            "b.csv, line 3: the sample weight is 0",
+        ),
         ({"a.csv": "x\n1\n", "b.json": "{}"}, {}, r"holds tables \(a.csv\) and LEAF files \(b.json\)"),
         ({"a.txt": "x"}, {}, "holds no tables or LEAF files"),
         ({"a.json": json.dumps(leaf({"u": ([[1]], [1])}))}, {"agent": "u"}, "names its own agents; leave agent='u' out"),
@@ -404,11 +400,10 @@ def test_mistakes_in_a_folder(tmp_path, files, options, message):
     assert "\n" not in str(caught.value)
 
 
-def test_parquet_files_must_agree_on_types(tmp_path):
-    pd.DataFrame({"level": [1]}).to_parquet(tmp_path / "a.parquet")
-    pd.DataFrame({"level": ["x"]}).to_parquet(tmp_path / "b.parquet")
-    with pytest.raises(InputError, match=r"column 'level' holds numbers in .*a.parquet, but not in b.parquet"):
-        read_federation(tmp_path)
+def test_parquet_files_need_not_agree_on_types(tmp_path):
+    pd.DataFrame({"level": [1, 2]}).to_parquet(tmp_path / "a.parquet")
+    pd.DataFrame({"level": ["x", "2"]}).to_parquet(tmp_path / "b.parquet")
+    assert Preparation.fit(read_federation(tmp_path)).columns == ("level=1", "level=2", "level=x")
 
 
 GOOD = {"f1": ([[0.5, 1], [1, 0]], [3, 4])}
@@ -566,7 +561,7 @@ def test_a_real_table_of_schools(tmp_path):
     train, test = fed.split()
     made = Preparation.fit(train).transform(test)
     assert made.is_numeric
-    assert "minrty=Yes" in made.columns
+    assert "minrty" in made.columns  # Yes and No
     assert schools.groupby("school", sort=False)["mAch"].mean().to_numpy() == pytest.approx(
         fed.describe()["target mean"].to_numpy()
     )

@@ -35,7 +35,7 @@ ROLES = {"group_by": "patient", "time": "visit", "sample_weight": "counts"}
 
 
 def read(frame: pd.DataFrame) -> Federation:
-    return Federation.from_frame(frame, "y", "site", **ROLES)
+    return Federation.from_table(frame, "y", "site", **ROLES)
 
 
 def held(agent: Agent) -> set[tuple[object, ...]]:
@@ -124,9 +124,9 @@ def test_a_mistake_is_named_with_its_row(change: dict[str, object], told: str) -
 
 def test_a_column_has_one_role() -> None:
     with pytest.raises(kinfed.InputError, match="column 'y' cannot be both the target and the weight"):
-        Federation.from_frame(table(), "y", "site", sample_weight="y")
+        Federation.from_table(table(), "y", "site", sample_weight="y")
     with pytest.raises(kinfed.InputError, match=r"there is no column 'patiént'; the nearest is 'patient'"):
-        Federation.from_frame(table(), "y", "site", group_by="patiént")
+        Federation.from_table(table(), "y", "site", group_by="patiént")
     with pytest.raises(kinfed.InputError, match="one has a group per row and the other none"):
         Federation((Agent("a", np.ones((2, 1)), group=np.array(["p", "q"])), Agent("b", np.ones((2, 1)))), ("x",))
     with pytest.raises(kinfed.InputError, match=r"agent a: weight has shape \(3,\), not \(2,\)"):

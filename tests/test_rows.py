@@ -112,7 +112,7 @@ def test_a_table_sorted_anew_is_split_alike(seed: int, test_size: float, kind: s
     frame = frame.drop(columns="y") if kind == "none" else frame
     target = None if kind == "none" else "y"
     shuffled = frame.sample(frac=1.0, random_state=seed)
-    first, second = (Federation.from_frame(one, target, "site").split(test_size, seed) for one in (frame, shuffled))
+    first, second = (Federation.from_table(one, target, "site").split(test_size, seed) for one in (frame, shuffled))
     for ours, theirs in zip(first, second, strict=True):
         for name in ("a", "b"):
             assert contents(ours[name]) == contents(theirs[name])
@@ -126,7 +126,7 @@ def test_rows_that_are_added_move_others_by_their_rank_only() -> None:
 
 
 def test_the_order_of_a_run_is_that_of_no_file_and_the_users_rows_stay_in_theirs() -> None:
-    federation = Federation.from_frame(table(), "y", "site")
+    federation = Federation.from_table(table(), "y", "site")
     for one in (federation, sorted_anew(federation, 1)):
         before = [agent.X.copy() for agent in one]
         ordered = one.in_order()
@@ -198,7 +198,7 @@ def test_a_table_sorted_across_agents_gives_the_same_up_to_rounding() -> None:
     frame = table(60, seed=3).assign(y=np.random.default_rng(0).normal(size=64))
     found = []
     for one in (frame, frame.sort_values(["site", "y"], ascending=False)):
-        train, test = Federation.from_frame(one, "y", "site").split(0.3)
+        train, test = Federation.from_table(one, "y", "site").split(0.3)
         found.append(kinfed.personalize(train, "ridge", "q-aggregation", test).scores.sort_index())
     assert list(found[0].index) == ["a", "b"]
     pd.testing.assert_frame_equal(*found, rtol=1e-9)

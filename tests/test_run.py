@@ -140,7 +140,7 @@ def test_raw_tables_are_prepared_on_training_data_alone():
             "outcome": rng.normal(size=120),
         }
     )
-    train, test = kinfed.Federation.from_frame(table, target="outcome", agent="site").split(0.3, seed=0)
+    train, test = kinfed.Federation.from_table(table, target="outcome", agent="site").split(0.3, seed=0)
     result = kinfed.personalize(train, rule="q-aggregation", test=test)
     told = "\n".join(result.choices)
     assert "column age:" in told

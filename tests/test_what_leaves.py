@@ -151,7 +151,7 @@ class Kind:
             )
             one["site"] = f"site {place}"
             tables.append(one)
-        return Federation.from_frame(pd.concat(tables), target="y", agent="site")
+        return Federation.from_table(pd.concat(tables), target="y", agent="site")
 
     def symbols(self, labels: int) -> dict[str, int]:
         """What is known of it without running anything."""

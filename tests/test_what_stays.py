@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 
 import kinfed
 from kinfed.backends.agents import QUESTIONS
+from kinfed.backends.audit import SiteAudit
 from kinfed.backends.handshake import HANDSHAKE
 from kinfed.backends.redaction import DOTS, discreet
 from kinfed.backends.site import InProcess, Site
 from kinfed.backends.site import answer as site_answer
 from kinfed.backends.spec import digest_of
 from kinfed.backends.transport import NO_SPEC, TimeoutPolicy
-from kinfed.backends.wire import ENVELOPE, Failure, Request, encode_settings
+from kinfed.backends.wire import ENVELOPE, Failure, Message, Request, encode_settings
+from kinfed.data.column_types import ColumnReading
 from kinfed.federation import Federation
 from kinfed.model import keep_model
 from site_runs import Recording, run, spec_of
@@ -38,7 +40,7 @@ def patients(n: int, **columns: Any) -> pd.DataFrame:
 def sites_with(*tables: pd.DataFrame, learner: str = "ridge", **options: Any) -> list[Site]:
     """A site of each table; the places are their names."""
     frames = [one.assign(site=f"site {place}") for place, one in enumerate(tables)]
-    alone = [Federation.from_frame(frame, target="y", agent="site") for frame in frames]
+    alone = [Federation.from_table(frame, target="y", agent="site") for frame in frames]
     return [Site(one, None, place, kinfed.make_learner(learner), **options) for place, one in enumerate(alone)]
 
 
@@ -56,7 +58,7 @@ def whole_error(site: Site, request: Request, notes: Mapping[str, NDArray[Any]])
 
 
 def test_no_value_of_a_crowded_column_leaves_a_site() -> None:
-    crowd = patients(110, name=[f"patient {k}" for k in range(110)], ward=["north", "south"] * 55)
+    crowd = patients(220, name=[f"patient {k // 2}" for k in range(220)], ward=["north", "south"] * 110)
     few = patients(30, name=["patient 1", "nobody"] * 15, ward=["north", "south"] * 15)
     channel = Recording(sites_with(crowd, few))
     outcome = run(channel)
@@ -70,19 +72,24 @@ def test_no_value_of_a_crowded_column_leaves_a_site() -> None:
 
 def test_a_server_cannot_have_numbers_counted() -> None:
     channel = InProcess(sites_with(patients(30), patients(30)))
-    reason = failure(channel, Request("columns", {"columns": ["age"], "categorical": ["age"]}))
-    assert reason.startswith("agent site 0: column age holds numbers here and text at another agent")
+    asked = Request("columns", {"readings": [asdict(ColumnReading("age", "category"))]})
+    told = channel.ask({"0": asked}, 1.0)["0"]
+    assert isinstance(told, Message)
+    assert told.settings == {"counts": {"age": {}}, "crowded": ["age"]}
 
 
-def test_a_mistyped_cell_is_told_without_its_text_and_the_others_go_on() -> None:
+def test_cells_that_cannot_be_read_stay_at_the_site(tmp_path: Path) -> None:
     ages = [*map(str, range(20, 44)), "Mrs O'Brien, 71"]
-    sites = sites_with(patients(25).assign(age=ages), patients(25), patients(25))
-    reason = failure(InProcess(sites), Request("describe"))
-    assert reason == "agent site 0: column age holds ..., but most of its values are numbers; correct it or leave it empty"
-    assert "Mrs O'Brien, 71" in whole_error(sites[0], Request("describe"), {})
-    outcome = run(InProcess(sites))
-    assert spec_of(outcome).names == ("site 1", "site 2")
+    book = SiteAudit(tmp_path / "audit.jsonl", "1")
+    sites = sites_with(patients(25).assign(age=ages), patients(25), patients(25), audit=book)
+    channel = Recording(sites)
+    outcome = run(channel)
+    assert spec_of(outcome).names == ("site 0", "site 1", "site 2")
+    assert spec_of(outcome).preparation.readings[0].unreadable == 1
     assert "age" in spec_of(outcome).preparation.columns
+    assert b"Brien" not in b"".join(encode_settings(reply.settings) for _, _, reply in channel.crossed)
+    notes = [line for line in (tmp_path / "audit.jsonl").read_text().splitlines() if '"note"' in line]
+    assert ["Mrs O'Brien, 71" in one for one in notes] == [True]
 
 
 def test_a_folder_that_cannot_be_written_to_is_not_named(tmp_path: Path) -> None:
@@ -123,9 +130,15 @@ def test_a_label_is_not_told_in_an_error(label: str, odd: Any) -> None:
     assert str(odd) in whole_error(other, Request("class-counts", settings), notes).replace("\\", "")
 
 
-def test_of_an_unforeseen_error_the_kind_alone_is_told() -> None:
+def test_of_an_unforeseen_error_the_kind_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     (site,) = sites_with(patients(20, name=["Mrs Smith", "Mr Smith"] * 10))
-    request = Request("columns", {"columns": ["age", "name"], "categorical": []})  # text to be summed
+
+    def fails(agent: Any, *others: Any) -> None:
+        raise ValueError(f"nobody knows {agent.X['name'].iloc[0]}")
+
+    monkeypatch.setattr("kinfed.backends.handshake.summarise", fails)
+    readings = [ColumnReading("age", "number"), ColumnReading("name", "category")]
+    request = Request("columns", {"readings": [asdict(one) for one in readings]})
     told = failure(InProcess([site]), request)
     assert told == "the question columns failed (ValueError); the log of the site says more"
     assert "Smith" in whole_error(site, request, {})

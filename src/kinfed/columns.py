@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from pandas.api import types
 
+from kinfed.cells import settled_table
 from kinfed.errors import InputError
 from kinfed.validation import FloatArray, first_repeated, unknown
 
@@ -177,6 +178,7 @@ def feature_columns(
         raise InputError("columns names the columns of an array, but X is a table with names of its own; leave it out")
     names = tuple(str(column) for column in X.columns)
     _check_shape(X, names)
+    X = settled_table(X.set_axis(list(names), axis=1))[0]
     cleaned = {name: _column(X.iloc[:, j], name, place) for j, name in enumerate(names)}
     if all(isinstance(column, np.ndarray) for column in cleaned.values()):
         return names, np.column_stack(list(cleaned.values()))

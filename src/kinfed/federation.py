@@ -7,7 +7,7 @@ to `kinfed.data.Preparation`) or numeric (float arrays without missing values, r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -21,7 +21,6 @@ from kinfed.columns import (
     Place,
     Roles,
     agent_labels,
-    check_names,
     feature_columns,
     group_labels,
     row_groups,
@@ -34,6 +33,7 @@ from kinfed.markup import card, paragraph, table
 from kinfed.plotting.analysis import FederationPlots
 from kinfed.rows import row_hashes
 from kinfed.splitting import derived_seed, held_out
+from kinfed.tabular import Part, gathered, pandas_table
 from kinfed.validation import FloatArray, first_repeated, positive, unknown
 
 
@@ -88,7 +88,7 @@ class Agent:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federation:
-    """Agents that share their columns; made by `from_arrays`, `from_frame` or `kinfed.read_federation`.
+    """Agents that share their columns; made by `from_arrays`, `from_table` or `kinfed.read_federation`.
 
     Attributes
     ----------
@@ -100,6 +100,10 @@ class Federation:
         One label per agent where a grouping is known.
     target : str or None
         Name of the target column, where it has one.
+    is_table : bool
+        Whether it was read from tables, so that somebody has to find out what their columns are.
+    notes : tuple of str
+        What was done when they were read, in sentences. They may quote cells, and stay with the rows.
 
     Examples
     --------
@@ -115,6 +119,8 @@ class Federation:
     columns: tuple[str, ...]
     groups: tuple[Any, ...] | None = None
     target: str | None = None
+    is_table: bool = False
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.agents:
@@ -182,38 +188,41 @@ class Federation:
         )
 
     @classmethod
-    def from_frame(
+    def from_table(
         cls,
-        frame: pd.DataFrame,
+        table: Any,
         target: str | None = None,
         agent: str = "agent",
         *,
+        leave_out: Collection[str] = (),
         group_by: str | None = None,
         time: str | None = None,
         sample_weight: str | None = None,
     ) -> Federation:
         """Federation of the rows of a table: column `agent` tells agents apart, `target` is y, the others are X.
 
-        Without `target` there is no y. Columns `group_by`, `time` and `sample_weight` are what rows have beside their
-        features; see `from_arrays`.
+        Parameters
+        ----------
+        table : DataFrame of pandas or Polars, Arrow table, or another that narwhals knows
+            Numbers may be written as people do ("39%", "1.234,5", "12 €"); rows without an agent or without an outcome are
+            left out. What was done is in `notes`.
+        target, agent : str
+            Without `target` there is no y.
+        leave_out : collection of str
+            Columns not to use.
+        group_by, time, sample_weight : str, optional
+            Columns of what rows have beside their features; see `from_arrays`.
         """
-        columns = [str(column) for column in frame.columns]
-        check_names(columns)
-        roles = Roles(agent, target, group_by, time, sample_weight)
-        roles.check()
-        for column in roles.columns:
-            if column not in columns:
-                raise unknown("column", column, columns)
-        named = frame.set_axis(columns, axis=1)
-        labels = agent_labels(named[agent])
-        return assemble(
-            named.drop(columns=list(roles.columns)),
-            None if target is None else named[target],
-            labels,
-            lambda row: f"agent {labels[row]}, row {row}",
-            target=target,
-            beside={what: named[column] for what, column in roles.beside.items()},
-        )
+        part = Part(pandas_table(table), None, lambda row: f"row {row}")
+        return cls.from_parts([part], Roles(agent, target, group_by, time, sample_weight), leave_out)
+
+    @classmethod
+    def from_parts(cls, parts: Sequence[Part], roles: Roles, leave_out: Collection[str] = ()) -> Federation:
+        """Federation of the rows of several tables, as files hold them; see `kinfed.tabular`."""
+        found = gathered(parts, roles, leave_out)
+        how = {"target": roles.target, "beside": found.beside}
+        read = assemble(found.features, found.outcome, found.labels, found.place, **how)  # type: ignore[arg-type]
+        return replace(read, is_table=True, notes=found.notes)
 
     def __len__(self) -> int:
         return len(self.agents)

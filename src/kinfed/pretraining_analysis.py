@@ -96,7 +96,7 @@ def weighting(
         raise InputError(f"rule {rule!r} judges models, and there is no target to learn; use rule 'q-aggregation'")
     agents = pooled_agents(train, None, chosen, settings)
     weights = METHODS["weighted"].weigh(method_context(agents, chosen, settings, progress))
-    return Weighting(weights, chosen, settings, agents)
+    return Weighting(weights, chosen, settings, agents, found={"notes": agents.rows.notes})
 
 
 def diagnose(

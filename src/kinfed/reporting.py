@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from kinfed.analysis import comparisons, diagnosis_of, gain_of
 from kinfed.backends.pooled import PooledAgents
+from kinfed.data.description import columns_table
 from kinfed.methods import BASELINES
 from kinfed.progress import Progress
 from kinfed.report import MANY_AGENTS, ReportData
@@ -55,6 +56,7 @@ def report_data(
         groups=result.found.get("groups"),
         withheld={} if trained is None else trained.withheld,
         asked=None if trained is None else trained.asked,
+        columns=columns_table(result.preparation) if any(one.is_judged for one in result.preparation.readings) else None,
     )
 
 

@@ -148,13 +148,24 @@ class Weighting:
         return self.agents
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done when tables were read, in sentences; nothing where that was at the sites."""
+        return tuple(self.found.get("notes", ()))
+
+    @property
     def choices(self) -> list[str]:
         """What was done to the data, how agents were compared and which rule weighed them, in sentences."""
         given = "".join(f", {name} {value!r}" for name, value in self.rule_options.items())
         if self.weighed is None:
-            return [*self.preparation.describe(), f"method {self.settings.method}{given}", f"learner {self.learner!r}"]
+            return [
+                *self.notes,
+                *self.preparation.describe(),
+                f"method {self.settings.method}{given}",
+                f"learner {self.learner!r}",
+            ]
         rule, calibration = self.weighed.rule, self.weighed.calibration
         return [
+            *self.notes,
             *self.preparation.describe(),
             *self.embeddings[0].reasons,
             f"rule {rule}{given}: {RULES[rule].summary}",

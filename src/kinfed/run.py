@@ -136,6 +136,7 @@ def personalize(
         comparing(settings),
         store,
         standardise=settings.standardise,
+        columns=settings.columns,
         seed=seed,
         agents=len(sites),
         log=log,
@@ -146,7 +147,8 @@ def personalize(
     there = train.select([train.names.index(name) for name in agents.spec.names])
     rows = agents.preparation.transform(there.in_order())
     here = PooledAgents(rows, chosen.task, seed, agents.spec.embeddings, chosen, preparation=agents.preparation)
-    return replace(found, agents=here)
+    notes = agents.preparation.notes(there)
+    return replace(found, agents=here, found={**found.found, "notes": notes})
 
 
 def chosen_settings(
@@ -208,6 +210,7 @@ def run(
         exchange=agents.audit,
         stamp=stamp,
         asked=told.asked,
+        found={} if agents.rows is None else {"notes": agents.rows.notes},
     )
     if on_result is not None:
         on_result(result)
@@ -345,7 +348,7 @@ def pooled_agents(
     train: Federation, test: Federation | None, learner: Learner, settings: Settings, store: Store = NOWHERE
 ) -> PooledAgents:
     """The agents of a federation whose rows are here."""
-    how = {"standardise": settings.standardise, "seed": settings.seed, "store": store}
+    how = {"standardise": settings.standardise, "columns": settings.columns, "seed": settings.seed, "store": store}
     return PooledAgents.prepared(train, test, learner, comparing(settings), **how)  # type: ignore[arg-type]
 
 

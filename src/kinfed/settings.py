@@ -101,6 +101,12 @@ class Settings:
         option="groups",
     )
     leave_out: tuple[str, ...] = choice((), "Column not to use, such as an identifier.", _DATA)
+    columns: Mapping[str, str] = choice(
+        {}, "What a column is, where kinfed finds something else: name=number, category, date, boolean or ignore.", _DATA
+    )
+    encoding: str = choice(
+        "auto", "How a text file is written, such as latin-1; auto: UTF-8, else Windows-1252, which is said.", _DATA
+    )
     test_size: float = choice(0.2, "Share of every agent's rows to test on; 0 trains on all of them.", _DATA, _TRAINED)
     standardise: bool = choice(
         True, "Give every column mean 0 and variance 1 over all agents.", _DATA, {WEIGHTS, PERSONALIZE, FLOWER}

@@ -192,6 +192,11 @@ class SiteAudit:
         """Write down what the server was told instead of an answer."""
         self._write({"run": self.run, "agent": agent, "question": question, "missed": reason})
 
+    def noted(self, agent: str, sentences: Sequence[str]) -> None:
+        """Write down what was done to the rows when they were read; of this nothing is sent."""
+        for sentence in sentences:
+            self._write({"run": self.run, "agent": agent, "note": sentence})
+
     def _write(self, content: dict[str, object]) -> None:
         try:
             with open_private_log(self.path) as file:

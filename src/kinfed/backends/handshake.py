@@ -1,19 +1,21 @@
 """How agents that have never met come to an agreement: who they are, their columns, their scale, one recipe for all.
 
-First what a site answers before there is a spec. It decides itself what it tells of its columns, whatever it is asked: of
-text no more than the counts of a few categories, and numbers are never counted one by one. Then what the server makes of
-the answers.
+First what a site answers before there is a spec. It decides itself what it tells of its columns, whatever it is asked: how
+many cells are numbers, dates and the like, of text no more than the counts of a few categories, and numbers are never
+counted one by one. Then what the server makes of the answers: what a column is, it decides for all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import pandas
+from numpy.typing import NDArray
 
 from kinfed.backends.agents import ChooseEmbeddings, Task
 from kinfed.backends.audit import Absence
@@ -28,9 +30,9 @@ from kinfed.backends.spec import (
 )
 from kinfed.backends.transport import Transport
 from kinfed.backends.wire import ArraySpec, Message, Request, form_fault
-from kinfed.columns import column_kind
 from kinfed.data import ColumnSums, Preparation, TableSummary, summarise
-from kinfed.data.column_encoders import MOST_CATEGORIES, column_of, refuse_numbers_as_categories
+from kinfed.data.column_encoders import MOST_CATEGORIES
+from kinfed.data.column_types import CATEGORY, COUNTS, ColumnReading, column_of, counts_fault, readings_of, table_counts
 from kinfed.embedding import LabelTarget, OwnScale, common_scale, own_scale
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
@@ -51,15 +53,8 @@ class OwnTable:
 
 
 def describe(own: OwnTable, request: Request) -> Message:
-    """Who is there: name, place, number of rows, columns and what kinds they are."""
+    """Who is there: name, place, number of rows, columns, and counts of what is in them (`kinfed.data.column_types`)."""
     agent = own.train[0]
-    text = [
-        column
-        for j, column in enumerate(own.train.columns)
-        if not isinstance(agent.X, np.ndarray) and column_kind(column_of(agent.X, j)) != "numeric"
-    ]
-    # At once: a mistyped number would make every agent count the column, value by value.
-    refuse_numbers_as_categories(agent, own.train.columns, frozenset(text))
     return Message(
         {
             "protocol": PROTOCOL,
@@ -70,20 +65,23 @@ def describe(own: OwnTable, request: Request) -> Message:
             "test rows": own.test_rows,
             "least rows": own.least_rows,
             "columns": list(own.train.columns),
-            "text columns": text,
             "target": "none" if agent.y is None else agent.y.dtype.kind,
             "learner": learner_text(own.learner),
             "task": own.learner.task,
-        }
+        },
+        {"counts": table_counts(agent, own.train.columns, own.train.is_table)},
     )
 
 
 def columns(own: OwnTable, request: Request) -> Message:
-    """Counts, means and sums of squares of numeric columns, counts of categories: `kinfed.data.TableSummary`."""
-    names, categorical = tuple(request.settings["columns"]), frozenset(request.settings["categorical"])
-    agent = ordered(own.train, names)
-    refuse_numbers_as_categories(agent, names, categorical)
-    summary = summarise(agent, names, categorical)
+    """What a site tells of columns that are known: `kinfed.data.TableSummary`.
+
+    Numbers of gaps, means and sums of squares, counts of categories, and how well each predicts the outcome by itself.
+    """
+    readings = tuple(ColumnReading(**one) for one in request.settings["readings"])
+    agent, task = ordered(own.train, tuple(one.column for one in readings)), own.learner.task
+    labels = None if task == "unsupervised" or not own.train.is_table else task == "classification"
+    summary = summarise(agent, readings, labels)
     return Message(
         {
             "counts": {column: dict(counts) for column, counts in summary.counts.items()},
@@ -94,6 +92,8 @@ def columns(own: OwnTable, request: Request) -> Message:
             "count": summary.sums.count,
             "mean": summary.sums.mean,
             "squares": summary.sums.squares,
+            "errors": summary.errors,
+            "error without": np.array([summary.error_without]),
         },
     )
 
@@ -117,17 +117,14 @@ HANDSHAKE: Mapping[str, Callable[[OwnTable, Request], Message]] = {"describe": d
 
 
 def ordered(rows: Federation, columns: tuple[str, ...]) -> Agent:
-    """The rows with their columns in the agreed order; a column that is missing is named."""
-    for column in columns:
-        if column not in rows.columns:
-            raise InputError(f"agent {rows.names[0]} has no column {column!r}; all sites need the same columns")
-    extra = [column for column in rows.columns if column not in columns]
-    if extra:
-        raise InputError(f"agent {rows.names[0]} has a column {extra[0]!r} that others lack; leave it out at every site")
-    position = [rows.columns.index(column) for column in columns]
+    """The rows with the agreed columns in their order; one that this site does not have holds nothing here."""
     agent = rows[0]
-    X = agent.X.iloc[:, position] if hasattr(agent.X, "iloc") else agent.X[:, position]
-    return replace(agent, X=X)
+    if rows.columns == columns:
+        return agent
+    position = {column: j for j, column in enumerate(rows.columns)}
+    nothing = pandas.Series(np.full(len(agent), np.nan))
+    found = {name: column_of(agent.X, position[name]) if name in position else nothing for name in columns}
+    return replace(agent, X=pandas.DataFrame(found))
 
 
 @dataclass(frozen=True)
@@ -140,12 +137,13 @@ class Introduction:
     test_rows: int
     least_rows: int
     columns: tuple[str, ...]
-    text_columns: frozenset[str]
+    counts: NDArray[np.int64]
     target: str
 
     @classmethod
-    def read(cls, settings: Mapping[str, Any], learner: Any) -> Introduction | str:
+    def read(cls, reply: Message, learner: Any) -> Introduction | str:
         """The introduction, or why the agent cannot take part."""
+        settings = reply.settings
         try:
             if settings["protocol"] != PROTOCOL:
                 return f"it speaks version {settings['protocol']} of the messages, this server version {PROTOCOL}"
@@ -158,11 +156,14 @@ class Introduction:
                 test_rows=whole_number(settings["test rows"], "test rows"),
                 least_rows=whole_number(settings["least rows"], "least rows"),
                 columns=tuple(short_text(column) for column in settings["columns"]),
-                text_columns=frozenset(short_text(column) for column in settings["text columns"]),
+                counts=reply.arrays["counts"],
                 target=short_text(settings["target"]),
             )
-            if len(set(found.columns)) < len(found.columns) or not found.text_columns <= set(found.columns):
-                return "its columns contradict each other"
+            wrong = form_fault(reply.arrays, {"counts": ArraySpec((len(found.columns), len(COUNTS)), "int64")})
+            if len(set(found.columns)) < len(found.columns) or wrong is not None:
+                return wrong or "its columns contradict each other"
+            if (wrong := counts_fault(found.counts, found.rows)) is not None:
+                return wrong
         except (KeyError, TypeError, ValueError) as error:
             return f"its introduction cannot be read ({type(error).__name__}: {error})"
         if found.rows < 2:
@@ -174,7 +175,7 @@ def introductions(transport: Transport, learner: Any) -> dict[str, Introduction]
     """Who is there: agents by name, in order; their addresses are known from now on."""
     found: dict[str, Introduction] = {}
     for address, reply in sorted(transport.introduce(transport.strangers(), "introduction").items()):
-        one = Introduction.read(reply.settings, learner)
+        one = Introduction.read(reply, learner)
         there = transport.channel.reachable()
         if isinstance(one, Introduction) and transport.addresses.get(one.name) in there:
             one = f"an agent of the name {one.name!r} is there already"
@@ -195,13 +196,16 @@ def agree_on_spec(
     choose: ChooseEmbeddings,
     standardise: bool,
     seed: int,
+    chosen: Mapping[str, str],
 ) -> FederationSpec:
     """The recipe of all agents that answer."""
     alike = _alike(transport, agents, learner)
-    columns = next(iter(alike.values())).columns
-    categorical = frozenset().union(*(one.text_columns for one in alike.values()))
-    summaries = _summaries(transport, alike, columns, categorical)
-    preparation = Preparation.from_summaries(columns, summaries, standardise)
+    columns = tuple(dict.fromkeys(column for one in alike.values() for column in one.columns))
+    counts = {name: _counts_of(one, columns) for name, one in alike.items()}
+    readings = readings_of(columns, counts, [one.rows for one in alike.values()], chosen)
+    summaries = _summaries(transport, alike, readings)
+    labels = None if learner.task == "unsupervised" else learner.task == "classification"
+    preparation = Preparation.from_summaries(readings, summaries, standardise, labels=labels)
     scales = _scales(transport, {name: alike[name] for name in summaries}, preparation, learner.task)
     scale = common_scale(len(preparation.columns), list(scales.values()))
     return FederationSpec(
@@ -218,12 +222,12 @@ def agree_on_spec(
 
 
 def _alike(transport: Transport, agents: Mapping[str, Introduction], learner: Any) -> dict[str, Introduction]:
-    """The agents with the columns and the kind of target that most have."""
+    """The agents with the kind of target that most have, and with most of the columns."""
     if not agents:
         reasons = "; ".join(f"{one.agent}: {one.reason}" for one in transport.audit.absences[:3])
         raise InputError(f"no agent can take part ({reasons})" if reasons else "no agent is there; start the sites first")
-    by_columns = Counter(frozenset(one.columns) for one in agents.values())
-    usual = by_columns.most_common(1)[0][0]
+    held = Counter(column for one in agents.values() for column in one.columns)
+    usual = {column for column, count in held.items() if 2 * count >= len(agents)}
     kind = Counter(_target_kind(one) for one in agents.values()).most_common(1)[0][0]
     if learner.task != "unsupervised" and kind == "no target":
         raise InputError('the agents have no target to learn; name its column, as target = "..."')
@@ -232,9 +236,9 @@ def _alike(transport: Transport, agents: Mapping[str, Introduction], learner: An
     found = {}
     for name, one in agents.items():
         wrong = None
-        if frozenset(one.columns) != usual:
-            odd = sorted(usual ^ frozenset(one.columns))
-            wrong = f"its columns differ from those of most agents in {', '.join(odd[:5])}"
+        if 2 * len(usual & set(one.columns)) < len(usual):
+            odd = sorted(usual - set(one.columns))
+            wrong = f"it lacks most of the columns that others have, such as {', '.join(odd[:5])}"
         elif _target_kind(one) != kind:
             wrong = f"its target is {_target_kind(one)}, that of most agents is {kind}"
         if wrong is None:
@@ -249,18 +253,24 @@ def _target_kind(one: Introduction) -> str:
     return "no target" if one.target == "none" else "numbers" if one.target in NUMBERS else "text"
 
 
+def _counts_of(one: Introduction, columns: tuple[str, ...]) -> NDArray[np.int64]:
+    """The counts of the columns of all, of which an agent may not have every one."""
+    counts = np.zeros((len(columns), len(COUNTS)), dtype=np.int64)
+    counts[[columns.index(column) for column in one.columns]] = one.counts
+    return counts
+
+
 def _summaries(
-    transport: Transport,
-    agents: Mapping[str, Introduction],
-    columns: tuple[str, ...],
-    categorical: frozenset[str],
+    transport: Transport, agents: Mapping[str, Introduction], readings: tuple[ColumnReading, ...]
 ) -> dict[str, TableSummary]:
-    d = len(columns)
+    d, categorical = len(readings), {one.column for one in readings if one.kind == CATEGORY}
     forms = {
         "missing": ArraySpec((d,), "int64"),
         "count": ArraySpec((d,), "int64"),
         "mean": ArraySpec((d,), "float64"),
         "squares": ArraySpec((d,), "float64"),
+        "errors": ArraySpec((d,), "float64"),
+        "error without": ArraySpec((1,), "float64"),
     }
 
     def check(name: str, reply: Message) -> str | None:
@@ -278,15 +288,18 @@ def _summaries(
         }
         if (reply.arrays["missing"] < 0).any() or (reply.arrays["count"] < 0).any():
             return "it counts less than nothing"
-        for j, column in enumerate(columns):
-            if column in crowded and 0 <= int(reply.arrays["missing"][j]) <= agents[name].rows:
+        for j, reading in enumerate(readings):
+            column = reading.column
+            if (column in crowded or not reading.is_used) and 0 <= int(reply.arrays["missing"][j]) <= agents[name].rows:
                 continue  # its values are not counted
             present = whole[column] if column in whole else int(reply.arrays["count"][j])
             if present + int(reply.arrays["missing"][j]) != agents[name].rows or present < 0:
                 return f"column {column} does not add up to {agents[name].rows} rows"
+        if (reply.arrays["errors"] < 0).any() or reply.arrays["error without"][0] < 0:
+            return "an error is negative"
         return "a sum of squares is negative" if (reply.arrays["squares"] < 0).any() else None
 
-    request = Request("columns", {"columns": list(columns), "categorical": sorted(categorical)})
+    request = Request("columns", {"readings": [asdict(one) for one in readings]})
     replies = transport.ask("columns", dict.fromkeys(agents, request), check)
     return {
         name: TableSummary(
@@ -294,6 +307,8 @@ def _summaries(
             ColumnSums(reply.arrays["count"], reply.arrays["mean"], reply.arrays["squares"]),
             {column: Counter(kinds) for column, kinds in reply.settings["counts"].items()},
             frozenset(reply.settings["crowded"]),
+            reply.arrays["errors"],
+            float(reply.arrays["error without"][0]),
         )
         for name, reply in replies.items()
     }

@@ -74,6 +74,7 @@ class PooledAgents:
         choose: ChooseEmbeddings,
         *,
         standardise: bool = True,
+        columns: Mapping[str, str] | None = None,
         seed: int = 0,
         store: Store = NOWHERE,
     ) -> PooledAgents:
@@ -87,13 +88,17 @@ class PooledAgents:
         choose : callable
             The ways to compare agents, from their scale.
         standardise : bool
+        columns : mapping from column to str, optional
+            What columns are, where that is chosen by hand.
         seed : int
         store : Store
             Checkpoint of the run.
         """
         train, test = train.in_order(), None if test is None else test.in_order()
-        preparation = Preparation.fit(train, standardise=standardise)
-        rows, tested = preparation.transform(train), None if test is None else preparation.transform(test)
+        labels = None if learner.task == "unsupervised" else learner.task == "classification"
+        preparation = Preparation.fit(train, standardise, chosen=columns, labels=labels)
+        rows = replace(preparation.transform(train), notes=preparation.notes(train))
+        tested = None if test is None else preparation.transform(test)
         scale = common_scale(rows.dim, [own_scale(agent, learner.task == "classification") for agent in rows])
         kept = store.load(_STATES)
         states = {} if kept is None else {k: SiteState(arrays_of(kept.arrays, k)) for k in range(len(rows))}

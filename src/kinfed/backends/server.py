@@ -286,6 +286,7 @@ def connected(
     store: Store,
     *,
     standardise: bool = True,
+    columns: Mapping[str, str] | None = None,
     seed: int = 0,
     agents: int = 1,
     timeouts: TimeoutPolicy | None = None,
@@ -306,6 +307,8 @@ def connected(
     store : Store
         Checkpoint of the run: one that was killed goes on with the recipe it had.
     standardise : bool
+    columns : mapping from column to str, optional
+        What columns are, where that is chosen by hand.
     seed : int
     agents : int
         How many to wait for, as long as a phase may take; then those that are there begin.
@@ -325,7 +328,8 @@ def connected(
         there = introductions(transport, learner)
         kept = store.load("agreement")
         if kept is None:
-            spec = replace(agree_on_spec(transport, there, learner, choose, standardise, seed), run=uuid4().hex)
+            found = agree_on_spec(transport, there, learner, choose, standardise, seed, columns or {})
+            spec = replace(found, run=uuid4().hex)
             store.save("agreement", Kept({"text": spec.to_text()}))
         else:
             spec = FederationSpec.from_text(kept.settings["text"])

@@ -261,12 +261,14 @@ def _answer(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]
 def _agree(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
     """Take the spec, if the rows here fit it; what was kept in this run stays, as when somebody joins it."""
     text = str(request.settings["text"])
-    site.session(text)
+    session = site.session(text)
     agreement, kept = digest_of(text), {name: array for name, array in notes.items() if name != _SPEC}
     kept |= site.remembered(agreement, _ROWS)  # of a run that goes on: what was answered then is still used
     _recognised(site, kept)
     site.remember(agreement, {_ROWS: kept[_ROWS]}, _ROWS)
     kept |= {_STATE + name: array for name, array in site.remembered(agreement).items()}
+    if site.audit is not None:
+        site.audit.noted(site.name, session.spec.preparation.notes(site.train))
     return Message({"agreement": agreement}), {**kept, _SPEC: np.frombuffer(text.encode(), dtype=np.uint8)}
 
 

@@ -21,6 +21,7 @@ from kinfed.backends.agents import Fold, Task, TrainingSpec
 from kinfed.backends.wire import encode_settings
 from kinfed.data import Preparation, Standardisation
 from kinfed.data.column_encoders import CategoryRule, NumericRule
+from kinfed.data.column_types import ColumnReading
 from kinfed.embedding import Embedding, LabelTarget, NumericTarget, Recipe, View, features_from_recipe
 from kinfed.errors import InputError, KinfedError
 from kinfed.splitting import fold_counts
@@ -159,7 +160,9 @@ def read_preparation(content: Mapping[str, Any]) -> Preparation:
         kinds[rule["kind"]](**{name: value for name, value in rule.items() if name != "kind"}) for rule in content["rules"]
     )
     lists = {name: tuple(content[name]) for name in ("source", "columns", "mean", "scale")}
-    return Preparation(rules=rules, left_out=dict(content["left_out"]), standardise=bool(content["standardise"]), **lists)
+    readings = tuple(ColumnReading(**one) for one in content["readings"])
+    standardise, left_out = bool(content["standardise"]), dict(content["left_out"])
+    return Preparation(rules=rules, left_out=left_out, standardise=standardise, readings=readings, **lists)
 
 
 def label_settings(labels: NDArray[Any]) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class Transport:
                 self.audit.missed(Absence(name, phase, answer.reason))
                 missed[name] = answer.reason
             else:
-                self.audit.crossed(name, phase, TO_SERVER, payload_bytes(answer), [])
+                self.audit.crossed(name, phase, TO_SERVER, payload_bytes(answer), list(answer.arrays))
                 replies[address] = answer
         if given:
             self.watch(phase, len(replies), missed)

@@ -163,7 +163,13 @@ def read_data(settings: Settings) -> Federation:
             raise InputError(f"column {column!r} is needed as {option} and cannot be left out; take it off --leave-out")
     if groups is not None and groups in (target, agent, *skipped):
         raise InputError(f"column {groups!r} cannot be the groups and something else too; give --groups another column")
-    federation = read_federation(Path(settings.data), target=target, agent=agent, leave_out=skipped)
+    how = {"leave_out": skipped, "encoding": settings.encoding}
+    federation = read_federation(Path(settings.data), target=target, agent=agent, **how)  # type: ignore[arg-type]
+    few = [agent.name for agent in federation if len(agent) < 2]
+    if few and len(few) < len(federation):
+        told = f"agents with a single row left out, since two are needed to take part: {', '.join(few[:10])}"
+        more = f" and {len(few) - 10} more" if len(few) > 10 else ""
+        federation = replace(federation.without(few), notes=(*federation.notes, told + more))
     with naming(settings.data):
         return federation if groups is None else with_groups(federation, groups)
 

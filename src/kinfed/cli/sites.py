@@ -8,15 +8,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pandas
 import typer
 
+from kinfed.cli.config import PAIR
+from kinfed.cli.options import pairs, read_data
 from kinfed.cli.terminal import Json, made_folder, print_facts, print_json, print_table, progress_bars, say
-from kinfed.data import read_federation
 from kinfed.data.catalogue import CATALOGUE, cache_folder, fetch, find_entry
+from kinfed.data.description import described
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.run import require_flower
+from kinfed.settings import Settings
+
+_MOST_COLUMNS = 60  # listed in a terminal
 
 data_app = typer.Typer(help="Real federations: list, describe, fetch.", no_args_is_help=True)
 flower_app = typer.Typer(help="Run a federation across machines, on Flower.", no_args_is_help=True)
@@ -48,13 +54,29 @@ def describe(
     target: Annotated[str | None, typer.Option(help="Column to predict, for a path.")] = None,
     agent: Annotated[str | None, typer.Option(help="Column that tells agents apart, for a path.")] = None,
     leave_out: Annotated[list[str] | None, typer.Option(help="Column not to use. May be given several times.")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=PAIR,
+            help="What a column is: name=number, category, date, boolean or ignore. May be given several times.",
+        ),
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="How a text file is written, such as latin-1.")] = "auto",
     cache: Cache = None,
     json: Json = False,
 ) -> None:
-    """What is in a federation: agents, their sizes, the target, missing values."""
+    """What is in a federation: its columns, what would be done with them and why; agents, outcome, gaps, leaks."""
     entry, federation = None, None
     if Path(what).expanduser().exists():
-        federation = read_federation(what, target=target, agent=agent, leave_out=leave_out or ())
+        settings = Settings(
+            data=what,
+            target=target,
+            agent=agent,
+            leave_out=tuple(leave_out or ()),
+            columns=pairs(column),
+            encoding=encoding,
+        )
+        federation = read_data(settings)
     else:
         if what not in CATALOGUE and ("/" in what or "." in what):
             raise InputError(f"{what} does not exist; give a path, or a name of kinfed data list")
@@ -66,15 +88,35 @@ def describe(
             federation = entry.read(fetch(entry, cache=cache))
     facts = {} if entry is None else dict(entry.facts())
     summary = {} if federation is None else summarised(federation)
+    found = None if federation is None else described(federation, pairs(column), outcome_is_class(federation))
     if json:
         agents = [] if federation is None else federation.describe().to_dict("records")
-        print_json({**facts, **({"path": what} if entry is None else {}), "summary": summary or None, "per agent": agents})
+        columns = [] if found is None else found.columns.reset_index().to_dict("records")
+        print_json(
+            {
+                **facts,
+                **({"path": what} if entry is None else {}),
+                "summary": summary or None,
+                "notes": [] if found is None else found.notes,
+                "per column": columns,
+                "per agent": agents,
+                "class shares": None if found is None or found.classes is None else found.classes.to_dict("index"),
+                "missing": None if found is None else found.missing.to_dict("index"),
+            }
+        )
         return
     print_facts({name: _in_words(name, value) for name, value in {**facts, **summary}.items() if value is not None})
-    if federation is None:
+    if federation is None or found is None:
         say(f"{what} is not here yet, so its agents cannot be shown.")
-    else:
-        _print_agents(federation.describe())
+        return
+    _print_columns(found.columns)
+    _print_agents(federation.describe())
+    if found.classes is not None:
+        _print_classes(found.classes)
+    if found.trouble:
+        say(found.trouble)
+    if found.notes:
+        say("What was done when the data were read:", *(f"- {note}" for note in found.notes))
 
 
 @data_app.command(name="fetch")
@@ -102,6 +144,15 @@ def fetch_command(
         str(path),
         entry.command(path),
     )
+
+
+def outcome_is_class(federation: Federation) -> bool | None:
+    """Whether the outcome are classes, as a learner would take it; None without one."""
+    answers = [agent.y for agent in federation if agent.y is not None]
+    if not answers:
+        return None
+    outcome = np.concatenate(answers)
+    return outcome.dtype.kind not in "fiu" or len(np.unique(outcome)) <= 2
 
 
 def summarised(federation: Federation) -> dict[str, Any]:
@@ -136,6 +187,37 @@ def _in_words(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value[:12]) + (f" and {len(value) - 12} more" if len(value) > 12 else "")
     return f"{value:.1%}" if name == "missing values" else str(value)
+
+
+def _print_columns(table: pandas.DataFrame) -> None:
+    """What every column is and what is done with it; those that are like numbers from the start are counted."""
+    if table.empty:
+        return
+    shown = table if len(table) <= _MOST_COLUMNS else table[table["why"] != "numbers"].head(_MOST_COLUMNS)
+    names = ("column", "read as", "missing", "different values", "what is done", "why")
+    rows = [
+        (
+            str(name),
+            str(row["read as"]),
+            f"{row['missing']:.1%}" + (f" ({row['missing most at']})" if row["missing most at"] else ""),
+            str(row["different values"]) if row["different values"] else "",
+            str(row["what is done"]),
+            str(row["why"]),
+        )
+        for name, row in shown.iterrows()
+    ]
+    print_table(names, rows)
+    if len(shown) < len(table):
+        say(f"The other {len(table) - len(shown)} columns are numbers; --json gives all.")
+
+
+def _print_classes(shares: pandas.DataFrame) -> None:
+    """Shares of the classes at the agents, and over all of them the least and the largest."""
+    rows = [
+        (str(label), f"{one.mean():.1%}", f"{one.min():.1%} ({one.idxmin()})", f"{one.max():.1%} ({one.idxmax()})")
+        for label, one in shares.items()
+    ]
+    print_table(("class", "mean share", "least", "most"), rows)
 
 
 def _print_agents(table: pandas.DataFrame) -> None:

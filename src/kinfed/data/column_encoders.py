@@ -1,23 +1,25 @@
-"""What is done to one column, and the aggregates that decide it.
+"""What is made of one column, and the aggregates that decide it.
 
 Each agent answers with a `TableSummary`: how many values each column misses, the sums of its numeric columns
-(`kinfed.data.ColumnSums`) and the counts of the categories of the others. Rules follow from the added-up answers. Names,
-identifiers and free text are no categories: of a column with many different values an agent says only that it is crowded.
+(`kinfed.data.ColumnSums`), the counts of the categories of the others, and how well each predicts the outcome by itself.
+Rules follow from the added-up answers. Names, identifiers and free text are no categories: of a column with many different
+values an agent says only that it is crowded.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from kinfed.columns import categories, column_kind
+from kinfed.data.column_types import CATEGORY, ColumnReading, column_of
+from kinfed.data.leaks import errors_with, errors_without
 from kinfed.data.standardisation import ColumnSums, column_sums
 from kinfed.errors import InputError
 from kinfed.federation import Agent
@@ -26,8 +28,15 @@ from kinfed.validation import Array, Integers
 MOST_CATEGORIES = 100
 """Different values a column of categories may have."""
 
-# A text column whose values are mostly numbers, more different ones than this, is a numeric column with mistakes in it.
-_MOST_NUMERIC_CATEGORIES = 10
+GIVES_AWAY = {False: 0.99, True: 0.98}
+"""Share of the errors of predicting a numeric outcome, or classes, that a column alone must save to be left out for it."""
+
+SUSPECT = {False: 0.95, True: 0.9}
+"""Share from which people are asked to make sure that the column is known before the outcome is."""
+
+_MOST_NUMERIC_CATEGORIES = 10  # numbers that may be told one by one, as codes of categories
+_FEWEST_ROWS, _FEWEST_ERRORS = 30, 10  # values, and wrong classes without the column, before anything is said of leaks
+_EXCLUSIVE, _ROWS_EACH = 0.99, 5  # share of rows whose category is of one agent alone, and rows per category, in names
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,8 @@ class CategoryRule:
     ----------
     column : str
     counts : dict from str to int
-        Training counts of the categories over all agents, in sorted order of the categories.
+        Training counts of the categories over all agents, in sorted order of the categories. Spellings that differ by case
+        or spaces around them are one category, in the most frequent spelling.
     missing : int
         How many training values are missing; they become the most frequent category, the first of equals.
     """
@@ -112,15 +122,16 @@ class CategoryRule:
     def encode(self, values: pd.Series[Any]) -> Array:
         """The column as an (n, number of categories) array of zeros and ones."""
         codes, found = categories(values)
-        one_hot = dict(zip(self.counts, np.eye(len(self.counts)), strict=True))
+        one_hot = dict(zip(map(_spelling, self.counts), np.eye(len(self.counts)), strict=True))
         unseen = np.zeros(len(self.counts))
         # Missing values have code -1, which picks the last row.
-        rows = [*(one_hot.get(category, unseen) for category in found), one_hot[self.most_frequent]]
+        rows = [*(one_hot.get(_spelling(category), unseen) for category in found), one_hot[_spelling(self.most_frequent)]]
         return np.array(rows)[codes]
 
     def unseen(self, values: pd.Series[Any]) -> Counter[str]:
         """How often each category occurs that training never saw."""
-        return Counter({category: count for category, count in _counted(values).items() if category not in self.counts})
+        known = set(map(_spelling, self.counts))
+        return Counter({one: count for one, count in _counted(values).items() if _spelling(one) not in known})
 
     def describe(self) -> str:
         """What is done to the column."""
@@ -137,143 +148,182 @@ class TableSummary:
     Attributes
     ----------
     missing : array of shape (d,)
-        Numbers of missing values.
+        Numbers of missing values, and of those that cannot be read.
     sums : ColumnSums
         Of the d columns; a column of categories counts no values there.
     counts : dict from str to Counter
         How often each category occurs, for every column of categories; nothing for a crowded one.
     crowded : frozenset of str
         Columns of categories with too many different values to name.
+    errors : array of shape (d,)
+        Of predicting the outcome by that column alone (`kinfed.data.leaks`); zero where nobody looked.
+    error_without : float
+        Of predicting it without any.
     """
 
     missing: Integers
     sums: ColumnSums
     counts: dict[str, Counter[str]]
     crowded: frozenset[str] = frozenset()
+    errors: Array = field(default_factory=lambda: np.zeros(0))
+    error_without: float = 0.0
 
     def __add__(self, other: TableSummary) -> TableSummary:
         if not isinstance(other, TableSummary):
             return NotImplemented
         counts = {column: self.counts[column] + other.counts[column] for column in self.counts}
-        return TableSummary(self.missing + other.missing, self.sums + other.sums, counts, self.crowded | other.crowded)
+        return TableSummary(
+            self.missing + other.missing,
+            self.sums + other.sums,
+            counts,
+            self.crowded | other.crowded,
+            self.errors + other.errors,
+            self.error_without + other.error_without,
+        )
 
     def __radd__(self, other: int) -> TableSummary:
         return self if other == 0 else NotImplemented  # sum() starts from 0
 
 
 def summarise(
-    agent: Agent, columns: Sequence[str], categorical: frozenset[str], most_categories: int | None = MOST_CATEGORIES
+    agent: Agent,
+    readings: Sequence[ColumnReading],
+    labels: bool | None = None,
+    most_categories: int | None = MOST_CATEGORIES,
 ) -> TableSummary:
     """One agent's answer.
 
     Parameters
     ----------
     agent : Agent
-    columns : sequence of str
-    categorical : frozenset of str
-        Of the columns, those to be counted; the others are summed.
+    readings : sequence of ColumnReading
+        What its columns are.
+    labels : bool, optional
+        Whether the outcome are classes; without it, or without an outcome, nobody looks for columns that give it away.
     most_categories : int or None
         A column with more different values is only said to be crowded. None counts all of them, which is for data that
         stay in one place.
     """
-    if isinstance(agent.X, np.ndarray) and not categorical:
-        return TableSummary(np.isnan(agent.X).sum(axis=0, dtype=np.int64), column_sums(agent.X), {})
-    numbers = np.full((len(agent), len(columns)), np.nan)
-    missing = np.zeros(len(columns), dtype=np.int64)
+    d = len(readings)
+    if isinstance(agent.X, np.ndarray) and labels is None and all(one.is_numeric for one in readings):
+        return TableSummary(np.isnan(agent.X).sum(axis=0, dtype=np.int64), column_sums(agent.X), {}, errors=np.zeros(d))
+    numbers, errors = np.full((len(agent), d), np.nan), np.zeros(d)
+    missing = np.zeros(d, dtype=np.int64)
     counts: dict[str, Counter[str]] = {}
     crowded: set[str] = set()
-    for j, column in enumerate(columns):
+    y = None if labels is None else agent.y
+    for j, reading in enumerate(readings):
         values = column_of(agent.X, j)
         missing[j] = values.isna().sum()
-        if column in categorical:
-            counts[column] = _counted(values)
-            if most_categories is not None and len(counts[column]) > most_categories:
-                crowded.add(column)
-                counts[column] = Counter()
-        else:
-            numbers[:, j] = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    return TableSummary(missing, column_sums(numbers), counts, frozenset(crowded))
+        if reading.is_numeric:
+            numbers[:, j] = reading.numbers(values)
+            missing[j] = np.isnan(numbers[:, j]).sum()
+        elif reading.kind == CATEGORY:
+            counts[reading.column] = _counted(values)
+            many = most_categories is not None and len(counts[reading.column]) > most_categories
+            if many or _holds_numbers(values, counts[reading.column]):
+                crowded.add(reading.column)
+                counts[reading.column] = Counter()
+        if y is not None and reading.is_used and reading.column not in crowded:
+            errors[j] = errors_with(values, numbers[:, j] if reading.is_numeric else None, y, bool(labels))
+    without = 0.0 if y is None else errors_without(y, bool(labels))
+    return TableSummary(missing, column_sums(numbers), counts, frozenset(crowded), errors, without)
 
 
-def refuse_numbers_as_categories(agent: Agent, columns: Sequence[str], categorical: frozenset[str]) -> None:
-    """Raise if one of the columns to be counted holds numbers at this agent, which would be told one by one.
-
-    Either some of its cells are mistyped here, or they are text at another agent. Whole numbers are codes of categories if
-    they are few.
-    """
-    for j, column in enumerate(columns):
-        if column not in categorical:
-            continue
-        values = column_of(agent.X, j)
-        counts = _counted(values)
-        if column_kind(values) != "numeric":
-            _refuse_mistyped_numbers(column, counts, lambda _: agent.name)
-        elif len(counts) > _MOST_NUMERIC_CATEGORIES or not all(float(value).is_integer() for value in values.dropna()):
-            raise InputError(
-                f"agent {agent.name}: column {column} holds numbers here and text at another agent; "
-                "correct it there, or leave the column out everywhere"
-            )
+def _holds_numbers(values: pd.Series[Any], counts: Mapping[str, int]) -> bool:
+    """Whether a column of categories holds numbers at this agent, which would be told one by one; a few codes may be."""
+    return column_kind(values) == "numeric" and (
+        len(counts) > _MOST_NUMERIC_CATEGORIES or not all(float(value).is_integer() for value in values.dropna())
+    )
 
 
 def fit_rule(
-    j: int, column: str, total: TableSummary, answers: Mapping[str, TableSummary], most_categories: int
+    j: int,
+    reading: ColumnReading,
+    total: TableSummary,
+    answers: Mapping[str, TableSummary],
+    most_categories: int,
+    labels: bool | None = None,
 ) -> NumericRule | CategoryRule | str:
     """The rule of column j, or the reason why the column is left out."""
-    missing, too_many = int(total.missing[j]), f"more than {most_categories} different text values"
+    column, missing = reading.column, int(total.missing[j])
+    if not reading.is_used:
+        return reading.why
+    judged = reading.is_judged and not reading.chosen
     if column in total.crowded:
-        return too_many
-    if column in total.counts:
-        counts = {category: count for category, count in sorted(total.counts[column].items()) if count}
-        if not counts:
-            return "no values"
-        _refuse_mistyped_numbers(
-            column, counts, lambda text: next(name for name, answer in answers.items() if answer.counts[column][text])
-        )
-        if len(counts) == 1:
-            return "constant"
+        many = f"more than {most_categories} different text values"
+        return many if reading.why == "text" else f"{many}, or numbers at some agents and text at others"
+    if reading.kind == CATEGORY:
+        counts = _merged(total.counts[column])
+        if len(counts) < 2:
+            return "constant" if counts else "no values"
         if len(counts) > most_categories:
-            return too_many
-        return CategoryRule(column, counts, missing)
-    if not total.sums.count[j]:
-        return "no values"
-    if not np.isfinite(total.sums.squares[j]):
-        raise InputError(f"column {column} holds values too large to standardise; rescale it or leave it out")
-    if total.sums.is_constant[j]:
-        return "constant"
-    return NumericRule(column, float(total.sums.mean[j]), float(total.sums.scale[j]), missing)
+            return f"more than {most_categories} different text values"
+        if judged and _names_agents([one.counts[column] for one in answers.values()]):
+            return "its values occur at one agent each: it names the agent"
+        found: NumericRule | CategoryRule = CategoryRule(column, counts, missing)
+    else:
+        if not total.sums.count[j]:
+            return "no values"
+        if not np.isfinite(total.sums.squares[j]):
+            raise InputError(f"column {column} holds values too large to standardise; rescale it or leave it out")
+        if total.sums.is_constant[j]:
+            return "constant"
+        if judged and reading.is_whole and _numbers_agents(j, [one.sums for one in answers.values()]):
+            return "a whole number of its own for every agent: it names the agent"
+        found = NumericRule(column, float(total.sums.mean[j]), float(total.sums.scale[j]), missing)
+    share = explained_share(j, reading, total, labels)
+    if judged and labels is not None and share >= GIVES_AWAY[labels]:
+        return f"it gives the outcome away: by itself it saves {share:.1%} of the errors of predicting it"
+    return found
 
 
-def column_of(X: Any, j: int) -> pd.Series[Any]:
-    """Column j of an array or a table, as a series."""
-    return X.iloc[:, j] if isinstance(X, pd.DataFrame) else pd.Series(X[:, j])
+def explained_share(j: int, reading: ColumnReading, total: TableSummary, labels: bool | None) -> float:
+    """The share of the errors of predicting the outcome that column j alone saves; 0 where too little is known."""
+    enough = total.error_without >= _FEWEST_ERRORS if labels else total.error_without > 0
+    if labels is None or not enough or reading.present < _FEWEST_ROWS:
+        return 0.0
+    return 1 - float(total.errors[j]) / total.error_without
+
+
+def _names_agents(counts: Sequence[Mapping[str, int]]) -> bool:
+    """Whether nearly every value is that of one agent alone, and stands for many of its rows."""
+    there = [_merged(one) for one in counts if one]
+    owners = Counter(_spelling(category) for one in there for category in one)
+    rows = sum(sum(one.values()) for one in there)
+    own = sum(count for one in there for category, count in one.items() if owners[_spelling(category)] == 1)
+    if len(there) < 2:
+        return False
+    if all(len(one) == 1 and sum(one.values()) > 1 for one in there) and own == rows:
+        return True
+    return len(there) > 2 and own >= _EXCLUSIVE * rows and rows >= _ROWS_EACH * len(owners)
+
+
+def _numbers_agents(j: int, sums: Sequence[ColumnSums]) -> bool:
+    """Whether a column is one number within every agent, and another at each."""
+    there = [one for one in sums if one.count[j] > 0]
+    means = {float(one.mean[j]) for one in there}
+    return len(there) > 2 and len(means) == len(there) and all(one.is_constant[j] and one.count[j] > 1 for one in there)
+
+
+def _merged(counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts by category, in sorted order, spellings that differ by case or spaces together under the most frequent."""
+    spellings: dict[str, Counter[str]] = {}
+    for category, count in counts.items():
+        if count:
+            spellings.setdefault(_spelling(category), Counter())[category] += count
+    shown = {min(one, key=lambda name, one=one: (-one[name], name)): one.total() for one in spellings.values()}  # type: ignore[misc]
+    return dict(sorted(shown.items()))
+
+
+def _spelling(category: str) -> str:
+    return category.strip().casefold()
 
 
 def _counted(values: pd.Series[Any]) -> Counter[str]:
     """How often each category occurs."""
     codes, found = categories(values)
     return Counter(np.array(found, dtype=object)[codes[codes >= 0]].tolist())
-
-
-def _refuse_mistyped_numbers(column: str, counts: Mapping[str, int], owner: Callable[[str], str]) -> None:
-    """A column of numbers in which a few cells are text would be taken for categories, one for each number."""
-    commas = [category for category in counts if re.fullmatch(r"\s*[-+]?\d+,\d+\s*", category)]
-    if 2 * len(commas) > len(counts):
-        raise InputError(f"column {column} holds {commas[0]!r}; write numbers with a point, without commas")
-    text = [category for category in counts if not _is_number(category)]
-    mostly_numbers = 2 * sum(counts[category] for category in text) < sum(counts.values())
-    if text and mostly_numbers and len(counts) - len(text) > _MOST_NUMERIC_CATEGORIES:
-        raise InputError(
-            f"agent {owner(text[0])}: column {column} holds {text[0]!r}, but most of its values are numbers; "
-            "correct it or leave it empty"
-        )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _missing_values(count: int) -> str:

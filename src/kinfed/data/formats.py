@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.columns import Roles, agent_labels
-from kinfed.data.tables import TABLE_SUFFIXES, read_folder, read_one_table, suffix_of
+from kinfed.data.tables import read_folder, read_one_table
+from kinfed.data.text_tables import AUTO, TABLE_SUFFIXES, suffix_of
 from kinfed.errors import InputError, naming
 from kinfed.federation import Federation, assemble
 from kinfed.validation import Array, unknown
@@ -39,6 +40,7 @@ def read_federation(
     group_by: str | None = None,
     time: str | None = None,
     sample_weight: str | None = None,
+    encoding: str = AUTO,
 ) -> Federation:
     """Read a federation from a file or a folder.
 
@@ -66,18 +68,22 @@ def read_federation(
         Column that tells when a row was, in numbers or dates: the latest are tested on; it is no feature.
     sample_weight : str, optional
         Column that tells how much a row counts in training; it is no feature.
+    encoding : str
+        How text files are written, such as "latin-1"; "auto" takes UTF-8, else Windows-1252, and notes that.
 
     Returns
     -------
     Federation
         Text and missing values are kept as they are, for `kinfed.data.Preparation`. In text files an empty cell, NA,
         NaN, NULL, None and ? are missing, agents' labels are text (007 stays 007), a first column without a name is taken
-        for row names and left out, and cells may be separated by semicolons, with commas in the numbers.
+        for row names and left out, and cells may be separated by semicolons, tabs or bars. Numbers may be written as people
+        do ("39%", "1.234,5", "12 €"); rows without an agent or without an outcome are left out. What was done is in the
+        `notes` of the federation.
 
     Raises
     ------
     InputError
-        If anything is wrong; the message names the file and the agent, column or row. Rows count from 0.
+        If anything is wrong; the message names the file and the agent, column or line. Lines count as in the file.
     """
     source = Path(path).expanduser()
     skipped = (leave_out,) if isinstance(leave_out, str) else tuple(leave_out)
@@ -85,10 +91,10 @@ def read_federation(
         raise InputError(f"{source} does not exist; give the path of a file or folder")
     roles = Roles(agent, target, group_by, time, sample_weight)
     if source.is_dir():
-        return _read_folder(source, roles, skipped)
+        return _read_folder(source, roles, skipped, encoding)
     suffix = suffix_of(source)
     if suffix in TABLE_SUFFIXES:
-        return read_one_table(source, roles, skipped)
+        return read_one_table(source, roles, skipped, encoding)
     if suffix == ".json":
         _refuse_options(source, "a LEAF file", target, agent, (*skipped, *roles.beside.values()))
         return read_leaf(source, [source])
@@ -98,7 +104,7 @@ def read_federation(
     raise InputError(f"{source}: files of type {suffix or 'unknown'} are not read; give one of {', '.join(SUFFIXES)}")
 
 
-def _read_folder(folder: Path, roles: Roles, leave_out: tuple[str, ...]) -> Federation:
+def _read_folder(folder: Path, roles: Roles, leave_out: tuple[str, ...], encoding: str) -> Federation:
     files = [path for path in visible(folder) if path.is_file()]
     tables = [path for path in files if suffix_of(path) in TABLE_SUFFIXES]
     leaf = [path for path in files if suffix_of(path) == ".json"]
@@ -107,7 +113,7 @@ def _read_folder(folder: Path, roles: Roles, leave_out: tuple[str, ...]) -> Fede
             f"{folder} holds tables ({tables[0].name}) and LEAF files ({leaf[0].name}); keep them in folders of their own"
         )
     if tables:
-        return read_folder(folder, tables, roles, leave_out)
+        return read_folder(folder, tables, roles, leave_out, encoding)
     if leaf:
         _refuse_options(folder, "LEAF data", roles.target, roles.agent, (*leave_out, *roles.beside.values()))
         return read_leaf(folder, leaf)

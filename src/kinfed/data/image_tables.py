@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.data.formats import visible
-from kinfed.data.tables import first_sentence
+from kinfed.data.text_tables import first_sentence
 from kinfed.errors import InputError, MissingExtraError
 from kinfed.validation import Integers
 

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from kinfed.columns import column_kind
+from kinfed.cells import quoted
 from kinfed.data.column_encoders import (
     MOST_CATEGORIES,
+    SUSPECT,
     CategoryRule,
     NumericRule,
     TableSummary,
-    column_of,
+    explained_share,
     fit_rule,
     summarise,
+)
+from kinfed.data.column_types import (
+    BOOLEAN,
+    DATE,
+    NUMBER,
+    ColumnReading,
+    column_of,
+    readings_of,
+    table_counts,
 )
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 from kinfed.parallel import map_on_cores
+from kinfed.tabular import whose
 from kinfed.validation import Array, positive_integer, unknown
 
 FAR = 10.0
@@ -32,10 +45,11 @@ FAR = 10.0
 class Preparation:
     """Rules that turn raw federations into numeric ones.
 
-    Numeric columns have missing values replaced by the mean; columns of categories (text, booleans, pandas categoricals)
-    become a column of zeros and ones per category, missing ones counting as the most frequent; constant columns are left
-    out; then every column is standardised. All of it is fitted on training data, and only counts, means and sums of
-    squares leave an agent for it.
+    What a column is, is decided first (`kinfed.data.column_types`). Columns of numbers, of yes and no (1 and 0) and of
+    dates (years) have missing values replaced by the mean; columns of categories become a column of zeros and ones per
+    category, missing ones counting as the most frequent; columns that are constant, identify rows, name the agent or give
+    the outcome away are left out; then every column is standardised. All of it is fitted on training data, and only counts,
+    means, sums of squares and errors leave an agent for it.
 
     Attributes
     ----------
@@ -50,6 +64,8 @@ class Preparation:
     mean, scale : tuple of float
         What standardisation takes off and divides by; 0 and 1 without it.
     standardise : bool
+    readings : tuple of ColumnReading
+        What each column of `source` is, and why.
 
     Examples
     --------
@@ -57,7 +73,7 @@ class Preparation:
     >>> from kinfed.data import Preparation
     >>> from kinfed.federation import Federation
     >>> table = pd.DataFrame({"site": list("aabb"), "age": [50, None, 60, 70], "sex": list("fmff"), "unit": 1})
-    >>> train = Federation.from_frame(table, agent="site")
+    >>> train = Federation.from_table(table, agent="site")
     >>> preparation = Preparation.fit(train, standardise=False)
     >>> preparation.describe()[:2]
     ['column age: 1 missing value replaced by the mean 60', 'column sex: one-hot encoded as f, m']
@@ -73,9 +89,18 @@ class Preparation:
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     standardise: bool
+    readings: tuple[ColumnReading, ...]
 
     @classmethod
-    def fit(cls, train: Federation, standardise: bool = True, *, most_categories: int = MOST_CATEGORIES) -> Preparation:
+    def fit(
+        cls,
+        train: Federation,
+        standardise: bool = True,
+        *,
+        most_categories: int = MOST_CATEGORIES,
+        chosen: Mapping[str, str] | None = None,
+        labels: bool | None = None,
+    ) -> Preparation:
         """Fit the rules on a training federation.
 
         Parameters
@@ -85,28 +110,35 @@ class Preparation:
         standardise : bool
             Give every column mean 0 and variance 1 over the training values of all agents that are not missing.
         most_categories : int
-            A column of text with more different values than this (names, identifiers, free text) is left out.
+            A column of text with more different values than this is left out.
+        chosen : mapping from column to str, optional
+            What columns are, by hand: "number", "category", "date", "boolean" or "ignore".
+        labels : bool, optional
+            Whether the outcome are classes. Columns that give it away are looked for only in tables, and if this is given.
         """
-        tables = [agent.X for agent in train if isinstance(agent.X, pd.DataFrame)]
-        categorical = frozenset(
-            column
-            for j, column in enumerate(train.columns)
-            if any(column_kind(column_of(table, j)) != "numeric" for table in tables)
-        )
-        # Nothing leaves this place, so all values may be counted, and a mistyped one can be named.
-        answers = map_on_cores(lambda agent: summarise(agent, train.columns, categorical, most_categories=None), train)
+        counts = map_on_cores(lambda agent: table_counts(agent, train.columns, train.is_table), train)
+        told = dict(zip(train.names, counts, strict=True))
+        readings = readings_of(train.columns, told, train.sizes.tolist(), chosen or {})
+        judged = labels if train.is_table else None
+        # Nothing leaves this place, so all values may be counted.
+        answers = map_on_cores(lambda agent: summarise(agent, readings, judged, most_categories=None), train)
         return cls.from_summaries(
-            train.columns, dict(zip(train.names, answers, strict=True)), standardise, most_categories=most_categories
+            readings,
+            dict(zip(train.names, answers, strict=True)),
+            standardise,
+            most_categories=most_categories,
+            labels=judged,
         )
 
     @classmethod
     def from_summaries(
         cls,
-        columns: Sequence[str],
+        readings: Sequence[ColumnReading],
         answers: Mapping[str, TableSummary],
         standardise: bool = True,
         *,
         most_categories: int = MOST_CATEGORIES,
+        labels: bool | None = None,
     ) -> Preparation:
         """Fit the rules from the agents' answers alone (`kinfed.data.summarise`), given by agent name.
 
@@ -116,16 +148,24 @@ class Preparation:
         total = sum(answers.values())
         if not isinstance(total, TableSummary):
             raise InputError("there are no agents to prepare by; give the answer of at least one")
-        fitted = {column: fit_rule(j, column, total, answers, most) for j, column in enumerate(columns)}
+        fitted = {one.column: fit_rule(j, one, total, answers, most, labels) for j, one in enumerate(readings)}
         rules = tuple(rule for rule in fitted.values() if not isinstance(rule, str))
         left_out = {column: reason for column, reason in fitted.items() if isinstance(reason, str)}
         if not rules:
             reasons = ", ".join(f"{column} ({reason})" for column, reason in left_out.items())
-            raise InputError(f"no column is left to learn from: {reasons}; give columns that vary in the training data")
+            raise InputError(
+                f"no column is left to learn from: {reasons}; give columns that vary in the training data, or say what "
+                "they are, as columns={'name': 'number'}"
+            )
         made = _distinct(name for rule in rules for name in rule.outputs)
         mean = tuple(value for rule in rules for value in rule.means) if standardise else (0.0,) * len(made)
         scale = tuple(value for rule in rules for value in rule.scales) if standardise else (1.0,) * len(made)
-        return cls(tuple(columns), rules, left_out, made, mean, scale, bool(standardise))
+        known = tuple(
+            _suspected(one, explained_share(j, one, total, labels), labels) if one.column not in left_out else one
+            for j, one in enumerate(readings)
+        )
+        source = tuple(one.column for one in readings)
+        return cls(source, rules, left_out, made, mean, scale, bool(standardise), known)
 
     def transform(self, federation: Federation) -> Federation:
         """The federation with the rules applied: float64 arrays without missing values; y and groups stay.
@@ -133,7 +173,9 @@ class Preparation:
         Columns are found by their names. Those that training left out, or never saw, are not looked at.
         """
         position = {column: j for j, column in enumerate(federation.columns)}
-        absent = [rule.column for rule in self.rules if rule.column not in position]
+        readings = self._reading
+        # Where an agent was trained for without the column, rows without it are rows with gaps.
+        absent = [rule.column for rule in self.rules if not (rule.column in position or readings[rule.column].absent)]
         if absent:
             more = f" (and {len(absent) - 1} more: {', '.join(absent[1:6])})" if len(absent) > 1 else ""
             raise InputError(f"{unknown('column', absent[0], federation.columns)}{more}; the model was trained on it")
@@ -159,14 +201,18 @@ class Preparation:
         rows, position = federation[0], {column: j for j, column in enumerate(federation.columns)}
         found = []
         for rule in self.rules:
-            values = column_of(rows.X, position[rule.column])
+            if rule.column not in position:
+                continue
+            values, reading = column_of(rows.X, position[rule.column]), self._reading[rule.column]
+            if unread := reading.unread(values):
+                found.append(f"column {rule.column}: {quoted(unread)}, which is no {reading.kind}, counts as missing")
             if isinstance(rule, CategoryRule):
                 new = rule.unseen(values)
                 if new:
                     shown = ", ".join(map(repr, list(new)[:3]))
                     found.append(f"column {rule.column}: categories never seen in {sum(new.values())} rows ({shown})")
                 continue
-            far = int((np.abs(values.to_numpy(dtype=np.float64, na_value=np.nan) - rule.mean) > FAR * rule.scale).sum())
+            far = int((np.abs(reading.numbers(values) - rule.mean) > FAR * rule.scale).sum())
             if far:
                 told = f"more than {FAR:g} standard deviations from the training mean {rule.mean:.4g} in {far} rows"
                 found.append(f"column {rule.column}: {told}")
@@ -184,9 +230,27 @@ class Preparation:
             )
         return Federation.from_arrays(array, y, [name] * len(array), columns=self.source)
 
+    def notes(self, federation: Federation) -> tuple[str, ...]:
+        """What was done when raw rows were read, quoting the cells that mean nothing; for those who hold the rows."""
+        told = list(federation.notes)
+        for j, column in enumerate(federation.columns):
+            reading = self._reading.get(column)
+            if reading is None or not reading.is_numeric or not reading.unreadable:
+                continue
+            cells: Counter[str] = Counter()
+            owners: list[str] = []
+            for agent in federation:
+                unread = reading.unread(column_of(agent.X, j))
+                cells.update(unread)
+                owners += [agent.name] * sum(unread.values())
+            if cells:
+                named = whose(np.array(owners, dtype=object)) if len(federation) > 1 else ""
+                told.append(f"column {column}: {quoted(cells)} cannot be read as {reading.kind}{named}")
+        return tuple(told)
+
     def describe(self) -> list[str]:
         """One sentence for each thing done, in the order of the columns."""
-        by_column = {rule.column: rule.describe() for rule in self.rules}
+        by_column = {rule.column: "; ".join(self._done(rule)) or None for rule in self.rules}
         by_reason: dict[str, list[str]] = {}
         for column, reason in self.left_out.items():
             by_reason.setdefault(reason, []).append(column)
@@ -200,36 +264,58 @@ class Preparation:
             sentences.append("all columns standardised to mean 0 and variance 1 over the training values of all agents")
         return sentences
 
+    def _done(self, rule: NumericRule | CategoryRule) -> Iterable[str]:
+        """What was read in a column that is kept, and what is done to it."""
+        reading = self._reading[rule.column]
+        told, done = [], rule.describe()
+        if reading.kind == BOOLEAN:
+            told.append("yes and no read as 1 and 0")
+        if reading.kind == DATE:
+            told.append(f"{reading.why}, read as years")
+        if reading.unreadable and reading.is_numeric:
+            cells = "1 cell" if reading.unreadable == 1 else f"{reading.unreadable} cells"
+            told.append(f"{cells} that cannot be read as {reading.kind} count as missing")
+        if done is not None:
+            told.append(done.removeprefix(f"column {rule.column}: "))
+        if "make sure" in reading.why:
+            told.append(reading.why.partition("; ")[2])
+        return [f"column {rule.column}: {told[0]}", *told[1:]] if told else []
+
+    @property
+    def _reading(self) -> dict[str, ColumnReading]:
+        return {one.column: one for one in self.readings}
+
     def _encode(self, agent: Agent, position: Mapping[str, int]) -> Array:
         encoded = np.empty((len(agent), len(self.columns)))
         starts = np.cumsum([0, *(len(rule.outputs) for rule in self.rules)]).tolist()
+        nothing, readings = pd.Series(np.full(len(agent), np.nan)), self._reading
+
+        def column(rule: NumericRule | CategoryRule) -> pd.Series[Any]:
+            return column_of(agent.X, position[rule.column]) if rule.column in position else nothing
+
         for start, rule in zip(starts, self.rules, strict=False):
             if isinstance(rule, CategoryRule):
-                encoded[:, start : start + len(rule.counts)] = rule.encode(column_of(agent.X, position[rule.column]))
+                encoded[:, start : start + len(rule.counts)] = rule.encode(column(rule))
         numeric = {start: rule for start, rule in zip(starts, self.rules, strict=False) if isinstance(rule, NumericRule)}
-        values = _numeric_values(agent, {rule.column: position[rule.column] for rule in numeric.values()})
+        plain = all(readings[rule.column].kind == NUMBER and rule.column in position for rule in numeric.values())
+        if isinstance(agent.X, np.ndarray) and plain:
+            values = agent.X[:, [position[rule.column] for rule in numeric.values()]].astype(np.float64)
+        else:
+            values = np.empty((len(agent), len(numeric)))
+            for place, rule in enumerate(numeric.values()):
+                values[:, place] = readings[rule.column].numbers(column(rule))
         encoded[:, list(numeric)] = np.where(np.isnan(values), [rule.mean for rule in numeric.values()], values)
         encoded -= self.mean
         encoded /= self.scale
         return encoded
 
 
-def _numeric_values(agent: Agent, position: Mapping[str, int]) -> Array:
-    """The columns at these positions, as floats with NaN for missing; text among them is refused."""
-    if isinstance(agent.X, np.ndarray):
-        return agent.X[:, list(position.values())].astype(np.float64)
-    numbers = np.empty((len(agent), len(position)))
-    for k, (column, j) in enumerate(position.items()):
-        values = column_of(agent.X, j)
-        if column_kind(values) not in ("numeric", "boolean"):
-            if len(text := values.dropna()):
-                raise InputError(
-                    f"agent {agent.name}: column {column} holds {str(text.iloc[0])!r}, but it is numeric in the training "
-                    "data; correct it or leave it empty"
-                )
-            values = pd.Series(np.full(len(agent), np.nan))
-        numbers[:, k] = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    return numbers
+def _suspected(reading: ColumnReading, share: float, labels: bool | None) -> ColumnReading:
+    """The reading, with a warning if the column alone saves suspiciously many errors."""
+    if labels is None or share < SUSPECT[labels]:
+        return reading
+    warning = f"it saves {share:.0%} of the errors by itself: make sure that it is known before the outcome is"
+    return replace(reading, why=f"{reading.why}; {warning}")
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from kinfed.data.femnist import read_femnist
-from kinfed.data.tables import first_sentence
+from kinfed.data.text_tables import first_sentence
 from kinfed.errors import InputError, MissingExtraError
 from kinfed.progress import Progress
 

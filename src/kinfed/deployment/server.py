@@ -60,6 +60,7 @@ def run_federation(channel: Channel, run_config: Mapping[str, Any], make_learner
         comparing(settings),
         store,
         standardise=settings.standardise,
+        columns=settings.columns,
         seed=settings.seed,
         agents=settings.agents,
         timeouts=TimeoutPolicy(settings.seconds, settings.quorum),

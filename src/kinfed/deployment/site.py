@@ -32,7 +32,8 @@ from kinfed.backends.redaction import discreet, nameless
 from kinfed.backends.site import Site
 from kinfed.columns import Roles
 from kinfed.data import read_federation
-from kinfed.data.tables import TABLE_SUFFIXES, read_folder, read_one_table, read_table, suffix_of
+from kinfed.data.tables import read_folder, read_one_table, read_table
+from kinfed.data.text_tables import TABLE_SUFFIXES, suffix_of
 from kinfed.deployment.options import MakeLearner, path_or_none, read_settings, site_learner_of
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
@@ -118,9 +119,11 @@ def read_agent(path: Path, name: str, options: Settings) -> Federation:
 def _read_agent_table(path: Path, options: Settings) -> Federation:
     if not path.is_file():
         raise InputError(f"{path} does not exist; give this node the path of its data, as data=... in its node config")
-    with_agent = options.agent and options.agent in read_table(path, options.agent).columns
+    with_agent = options.agent and options.agent in read_table(path, options.agent, encoding=options.encoding).columns
     roles, unused = Roles(options.agent if with_agent else None, options.target), options.leave_out
-    return read_one_table(path, roles, unused) if with_agent else read_folder(path, [path], roles, unused)
+    if with_agent:
+        return read_one_table(path, roles, unused, options.encoding)
+    return read_folder(path, [path], roles, unused, options.encoding)
 
 
 def _from_pool(options: Settings, place: int, node: Mapping[str, Any]) -> Federation:

@@ -84,6 +84,8 @@ class ReportData:
         Agents without a model, and what happened to them; their rows of `weights` are zero.
     asked : Weights, optional
         What was asked for before they were lost.
+    columns : DataFrame, optional
+        What every column is, what is done with it, and why; None where they were numbers from the start.
     """
 
     title: str
@@ -103,6 +105,7 @@ class ReportData:
     groups: tuple[str, ...] | None = None
     withheld: Mapping[str, str] = field(default_factory=dict)
     asked: Weights | None = None
+    columns: pandas.DataFrame | None = None
 
     def __post_init__(self) -> None:
         count = len(self.weights.names)

@@ -14,6 +14,7 @@ from kinfed.errors import InputError
 from kinfed.files import write_whole
 from kinfed.markup import Html, escape
 from kinfed.report.agents import agents_one_by_one, how_agents_differ
+from kinfed.report.columns import the_columns
 from kinfed.report.context import ReportContext, ReportData, context_of
 from kinfed.report.headline import headline
 from kinfed.report.kin import map_of_agents, who_listens
@@ -71,6 +72,7 @@ def page(data: ReportData) -> Html:
     """The whole report as HTML."""
     context = context_of(data)
     sections = [section(context) for section in _SECTIONS]
+    opening = the_columns(data)
     body = "".join(
         f'<section id="{one.anchor}" aria-labelledby="{one.anchor}-heading"><h2 id="{one.anchor}-heading">'
         f"{escape(one.heading)}</h2>{one.body}</section>"
@@ -90,7 +92,7 @@ def page(data: ReportData) -> Html:
         f"worth</p><h1>{escape(data.title)}</h1></div>"
         '<button type="button" id="scheme" hidden>Colours: auto</button></header>'
         f'<nav class="contents" aria-label="Contents"><ol>{items}</ol></nav>'
-        f'<main id="content" tabindex="-1">{body}</main>'
+        f'<main id="content" tabindex="-1">{opening}{body}</main>'
         "<footer><p>Made by kinfed. The file needs no network and sends nothing.</p></footer>"
         '<div id="tip" aria-hidden="true" '
         f"hidden></div>{embedded_data(context)}<script>{script}</script></body></html>"
