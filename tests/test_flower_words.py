@@ -406,7 +406,7 @@ SENTENCES = {  # what docs/flower.md says happens when something goes wrong, and
         "test_a_run_that_goes_on_does_not_go_on_with_other_rows",
     ),
     "a file that is not there,": (HERE, "test_a_site_that_cannot_begin_is_called_by_its_configured_name"),
-    "other columns than most sites have": (HERE, "test_a_site_with_other_columns_than_most_is_left_out"),
+    "most of the columns missing": (HERE, "test_a_site_without_most_of_the_columns_is_left_out"),
     "without one, as `partition-id 2`": (HERE, "test_a_node_without_a_name_is_called_by_its_partition"),
     "its own log has the whole error": (HERE, "test_a_site_that_cannot_begin_is_called_by_its_configured_name"),
     "If no site is left, the run fails and says why": (HERE, "test_where_no_site_can_begin_the_run_ends_and_says_why"),

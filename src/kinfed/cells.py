@@ -29,9 +29,10 @@ POINT, COMMA = ".", ","
 _CURRENCY = r"(?:[$€£¥]|EUR|USD|GBP|CHF)"
 _NUMBER = re.compile(
     rf"({_CURRENCY}\s*)?([-+\u2212]?)\s*({_CURRENCY}\s*)?(\d[\d.,'\u2019\u00a0\u202f ]*|[.,]\d+)((?:[eE][-+]?\d+)?)"
-    rf"\s*(%|{_CURRENCY}|(?<=\s)[^\W\d_]{{1,8}}(?:/[^\W\d_]{{1,8}})?|°[CFK]?)?"
+    rf"\s*(%|{_CURRENCY}|(?<=\s)[a-zA-Zµ]{{1,8}}(?:/[a-zA-Zµ]{{1,8}})?|°[CFK]?)?",
+    re.ASCII,
 )
-_PLAIN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_PLAIN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _GROUPED = re.compile(r"\d{1,3}(?P<mark>[.,'\u2019\u00a0\u202f ])\d{3}(?:(?P=mark)\d{3})*")
 _NUMERIC_DATE = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})(?:[T ,]+(\d{1,2}):(\d{2})(?::\d{2}(?:\.\d+)?)?.*)?")
 _COMPACT_DATE = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)(?:\.0)?")
@@ -165,7 +166,8 @@ def _years(text: str, order: str) -> float:
     fields, share = None, 0.0
     if numeric := _NUMERIC_DATE.fullmatch(text):
         first, _, second, third, hours, minutes = numeric.groups()
-        if (len(first) == 4) != (order == "ymd") or (order == "ymd" and len(third) > 2):
+        year, last = (first, third) if order == "ymd" else (third, first)
+        if len(last) > 2 or len(year) not in ((4,) if order == "ymd" else (2, 4)):
             return np.nan
         fields = dict(zip(order, (int(first), int(second), int(third)), strict=True))
         if order != "ymd" and len(third) == 2:

@@ -10,8 +10,7 @@ import pandas as pd
 
 from kinfed.data.column_encoders import CategoryRule
 from kinfed.data.column_types import BOOLEAN, DATE, column_of
-from kinfed.data.preparation import Preparation
-from kinfed.errors import InputError
+from kinfed.data.preparation import NoColumnLeftError, Preparation
 from kinfed.federation import Federation
 
 MOST_CLASSES = 12
@@ -57,7 +56,7 @@ def described(federation: Federation, chosen: Mapping[str, str], labels: bool | 
     classes = _class_shares(federation) if labels else None
     try:
         preparation = Preparation.fit(federation, chosen=chosen, labels=labels)
-    except InputError as error:
+    except NoColumnLeftError as error:
         return Description(pd.DataFrame(), pd.DataFrame(), classes, federation.notes, str(error))
     missing = _missing(federation, preparation)
     return Description(columns_table(preparation, missing), missing, classes, preparation.notes(federation))

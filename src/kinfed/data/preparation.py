@@ -41,6 +41,10 @@ FAR = 10.0
 """Standard deviations from the training mean beyond which a number is unlike anything a model has learned from."""
 
 
+class NoColumnLeftError(InputError):
+    """There is nothing in the columns to learn from."""
+
+
 @dataclass(frozen=True)
 class Preparation:
     """Rules that turn raw federations into numeric ones.
@@ -153,7 +157,7 @@ class Preparation:
         left_out = {column: reason for column, reason in fitted.items() if isinstance(reason, str)}
         if not rules:
             reasons = ", ".join(f"{column} ({reason})" for column, reason in left_out.items())
-            raise InputError(
+            raise NoColumnLeftError(
                 f"no column is left to learn from: {reasons}; give columns that vary in the training data, or say what "
                 "they are, as columns={'name': 'number'}"
             )

@@ -1,0 +1,236 @@
+"""What columns are, and why: on tables as hospitals have them, pooled and at sites alike, and on tables that mean well."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import polars
+import pyarrow
+import pytest
+
+import kinfed
+from cli_runs import here
+from kinfed.data import Preparation
+from kinfed.data.leaks import errors_with, errors_without
+from kinfed.federation import Federation
+from messy_tables import NAMES, hospitals, messy
+
+EXPECTED = {
+    "Fallnummer": ("identifier", False),
+    "Alter": ("number", True),
+    "BMI": ("number", True),
+    "Sättigung": ("number", True),
+    "Kosten": ("number", True),
+    "Raucher": ("boolean", True),
+    "Station": ("category", True),
+    "Aufnahme": ("date", True),
+    "Region": ("category", True),
+    "Hausname": ("category", False),
+    "Bemerkung": ("free text", False),
+    "Land": ("category", False),
+    "Abrechnungscode": ("category", False),
+}
+ROLES = {"target": "Wiederaufnahme", "agent": "Klinik"}
+running = pytest.fixture(here)
+
+
+@pytest.fixture(scope="module")
+def clean():
+    return hospitals()
+
+
+@pytest.fixture(scope="module")
+def dirty(clean):
+    return messy(clean)
+
+
+def found(preparation):
+    return {one.column: (one.kind, one.column not in preparation.left_out) for one in preparation.readings}
+
+
+@pytest.mark.parametrize("separator, encoding", [(";", "utf-8"), (",", "utf-8"), ("\t", "utf-16"), (";", "iso8859-2")])
+def test_a_messy_table_is_read_as_it_is_meant(clean, dirty, tmp_path, separator, encoding):
+    path = tmp_path / "stays.csv"
+    dirty.replace({"Klinik": {"Århus": "Aarhus"}, "Kosten": {" €": " EUR"}}, regex=True).to_csv(
+        path, sep=separator, index=False, encoding=encoding
+    )
+    fed = kinfed.read_federation(path, **ROLES, encoding=encoding if encoding.startswith("iso") else "auto")
+    preparation = Preparation.fit(fed, standardise=False, labels=True)
+    assert found(preparation) == EXPECTED
+    read = preparation.transform(fed)
+    there = dirty["Wiederaufnahme"] != ""
+    truth = clean[there.to_numpy()]
+    assert read.sizes.sum() == there.sum()
+    assert sum(agent.y.tolist().count("yes") for agent in read) == truth["Wiederaufnahme"].sum()
+    values = {name: np.concatenate([agent.X[:, j] for agent in read]) for j, name in enumerate(read.columns)}
+    np.testing.assert_allclose(values["Kosten"], truth["Kosten"])
+    np.testing.assert_allclose(values["Sättigung"], truth["Sättigung"])
+    years = truth["Aufnahme"].dt.year + (truth["Aufnahme"].dt.day_of_year - 1) / (365 + truth["Aufnahme"].dt.is_leap_year)
+    np.testing.assert_allclose(values["Aufnahme"], years)
+    known = (dirty["BMI"] != "")[there].to_numpy()
+    np.testing.assert_allclose(values["BMI"][known], truth["BMI"][known])
+    told = " ".join(preparation.notes(fed))
+    assert f"{(~there).sum()} rows without an outcome" in told
+    assert "'unbekannt'" in told
+
+
+def test_sites_decide_as_pooled_data_do_and_tell_no_cell(dirty):
+    some = dirty[dirty["Klinik"].isin(NAMES[3:])]
+    train, test = Federation.from_table(some, **ROLES).split(0.3)
+    how = {"learner": "logistic", "rule": "q-aggregation", "n_features": 40}
+    pooled = kinfed.personalize(train, test=test, **how)
+    apart = kinfed.personalize(train, test=test, backend="sites", **how)
+    assert pooled.preparation.readings == apart.preparation.readings
+    assert pooled.preparation.left_out == apart.preparation.left_out
+    np.testing.assert_allclose(pooled.preparation.mean, apart.preparation.mean, atol=1e-12)
+    np.testing.assert_allclose(pooled.scores.to_numpy(), apart.scores.to_numpy(), atol=1e-6)
+    assert any("'unbekannt'" in note for note in apart.notes)
+
+
+def test_every_site_may_write_in_its_own_way(clean, tmp_path):
+    some = clean[clean["Klinik"].isin(NAMES[4:8])]
+    english = some.assign(
+        Aufnahme=some["Aufnahme"].dt.strftime("%Y-%m-%d"), Raucher=some["Raucher"].map({True: "yes", False: "no"})
+    )
+    for place, (name, rows) in enumerate(english.groupby("Klinik")):
+        table = messy(clean).loc[rows.index] if place % 2 else rows.drop(columns="Kosten")
+        yes = {True: "Ja", False: "nein"} if place % 2 else {True: "y", False: "n"}
+        table.assign(Wiederaufnahme=rows["Wiederaufnahme"].map(yes)).drop(columns="Klinik").to_csv(
+            tmp_path / f"{name}.csv", index=False, sep=";" if place % 2 else ","
+        )
+    fed = kinfed.read_federation(tmp_path, target="Wiederaufnahme")
+    preparation = Preparation.fit(fed, labels=True)
+    kinds = found(preparation)
+    assert {name: kinds[name] for name in ("BMI", "Raucher", "Kosten")} == {
+        name: EXPECTED[name] for name in ("BMI", "Raucher", "Kosten")
+    }
+    assert next(one.absent for one in preparation.readings if one.column == "Kosten") == 2
+    assert {label for agent in fed for label in agent.y.tolist()} == {"yes", "no"}
+
+
+def test_what_is_chosen_by_hand_goes_before(dirty):
+    fed = Federation.from_table(dirty, **ROLES)
+    by_hand = {"Fallnummer": "number", "Station": "ignore", "Hausname": "category", "Abrechnungscode": "category"}
+    preparation = Preparation.fit(fed, chosen=by_hand, labels=True)
+    assert set(preparation.left_out) == {"Station", "Bemerkung", "Land"}
+    assert preparation.left_out["Station"] == "chosen by hand"
+
+
+@pytest.mark.parametrize(
+    "library", [lambda table: table, polars.from_pandas, lambda table: pyarrow.Table.from_pandas(table)]
+)
+def test_tables_of_any_library_give_the_same_federation(clean, library):
+    table = clean.assign(BMI=clean["BMI"].mask(clean.index % 7 == 0))
+    fed = Federation.from_table(library(table), **ROLES)
+    usual = Federation.from_table(table, **ROLES)
+    assert fed.names == usual.names
+    assert Preparation.fit(fed, labels=True) == Preparation.fit(usual, labels=True)
+    made = Preparation.fit(fed, labels=True).transform(fed)
+    np.testing.assert_array_equal(made.pooled()[0], Preparation.fit(usual, labels=True).transform(usual).pooled()[0])
+
+
+def test_what_is_no_table_is_refused():
+    with pytest.raises(
+        kinfed.InputError, match="dict is no table; give a Federation, or a table of pandas, Polars or Arrow"
+    ):
+        Federation.from_table({"a": [1]}, agent="a")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_columns_that_mean_well_are_kept(seed):
+    """Measured columns of every kind: whole numbers, rare codes, group properties, strong but honest predictors."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(6, 60, 12)
+    site = np.repeat(np.arange(12), sizes)
+    n = len(site)
+    age, income = rng.integers(18, 95, n), rng.integers(12_000, 95_000, n)
+    strong = rng.normal(size=n)
+    table = pd.DataFrame(
+        {
+            "site": [f"s{one}" for one in site],
+            "age": age,
+            "income": income,
+            "count": rng.poisson(2, n),
+            "beds per ward": np.round(rng.normal(30, 5, 12), 2)[site],
+            "sector": np.array(["public", "private"])[site % 2],
+            "diagnosis": [f"ICD {one}" for one in rng.zipf(1.6, n).clip(1, 40)],
+            "strong": strong,
+            "y": strong + 0.4 * rng.normal(size=n),
+        }
+    )
+    preparation = Preparation.fit(Federation.from_table(table, target="y", agent="site"), labels=False)
+    assert preparation.left_out == {}
+    classes = table.assign(y=np.where(strong + 0.5 * rng.normal(size=n) > 0, "yes", "no"))
+    assert Preparation.fit(Federation.from_table(classes, target="y", agent="site"), labels=True).left_out == {}
+
+
+@pytest.mark.parametrize("n", [40, 400])
+@pytest.mark.parametrize("leak", ["code", "shifted", "date of death", "rank"])
+def test_columns_that_give_the_outcome_away_are_found(leak, n):
+    rng = np.random.default_rng(n)
+    x = rng.normal(size=(n, 2))
+    died = x[:, 0] + rng.normal(size=n) > 0
+    y = 5 * x[:, 0] + rng.normal(size=n) + 100
+    table = pd.DataFrame(
+        {"site": np.arange(n) % 4, "x0": x[:, 0], "x1": x[:, 1], "y": died if leak in ("code", "date of death") else y}
+    )
+    table["after"] = {
+        "code": np.where(died, "E11", "A00"),
+        "shifted": 1.8 * y + 32 + 0.01 * rng.normal(size=n),
+        "date of death": np.where(died, "2024-05-01", None),
+        "rank": pd.Series(y).rank() * 0.37,
+    }[leak]
+    labels = leak in ("code", "date of death")
+    preparation = Preparation.fit(Federation.from_table(table, target="y", agent="site"), labels=labels)
+    if leak == "rank":  # a bend of the outcome is not the outcome: it stays, with a warning
+        (reading,) = (one for one in preparation.readings if one.column == "after")
+        assert n == 40 or "make sure that it is known before the outcome is" in reading.why
+        return
+    assert list(preparation.left_out) == ["after"], preparation.left_out
+    assert "gives the outcome away" in preparation.left_out["after"] or preparation.left_out["after"] == "constant"
+
+
+def test_errors_of_leaks_are_those_of_leaving_rows_out():
+    """The straight line and the groups against fits without each row."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=15), rng.normal(size=15)
+    by_line = 0.0
+    for i in range(15):
+        slope, intercept = np.polyfit(np.delete(x, i), np.delete(y, i), 1)
+        by_line += (y[i] - slope * x[i] - intercept) ** 2
+    without = sum((y[i] - np.delete(y, i).mean()) ** 2 for i in range(15))
+    assert errors_without(y, False) == pytest.approx(without)
+    steep = y + 0.1 * x
+    assert errors_with(pd.Series(steep), steep, y, False) <= without
+    near = 3 * y + 1e-3 * rng.normal(size=15)
+    lines = sum((y[i] - np.polyval(np.polyfit(np.delete(near, i), np.delete(y, i), 1), near[i])) ** 2 for i in range(15))
+    assert errors_with(pd.Series(near), near, y, False) == pytest.approx(lines, rel=1e-6)
+    group = pd.Series(list("aaabbbccc"))
+    values = np.arange(9.0)
+    left_out = sum((values[i] - np.delete(values[3 * (i // 3) : 3 * (i // 3) + 3], i % 3).mean()) ** 2 for i in range(9))
+    assert errors_with(group, None, values, False) == pytest.approx(min(left_out, errors_without(values, False)))
+
+
+def test_describe_shows_every_decision(dirty, tmp_path, running):
+    path = tmp_path / "stays.csv"
+    dirty.to_csv(path, sep=";", index=False, encoding="utf-8")
+    code, out, _ = running("data", "describe", path, "--target", "Wiederaufnahme", "--agent", "Klinik", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert {one["column"]: (one["read as"], one["what is done"] != "left out") for one in told["per column"]} == EXPECTED
+    assert all(one["why"] for one in told["per column"])
+    assert told["class shares"]["Köln"].keys() == {"no", "yes"}
+    assert told["missing"]["Graz"]["BMI"] > 0
+    code, out, _ = running(
+        "data", "describe", path, "--target", "Wiederaufnahme", "--agent", "Klinik", "--column", "Alter=category"
+    )
+    assert code == 0
+    assert "free text" in out
+    code, _, error = running("data", "describe", path, "--agent", "Klinik", "--column", "Altr=category")
+    assert (code, "there is no column 'Altr'; the nearest is 'Alter'" in error) == (1, True)
+
+
+def test_agents_that_differ_by_case_or_spaces_are_pointed_out():
+    table = pd.DataFrame({"site": ["North", "north ", "South"] * 4, "x": np.arange(12.0), "y": np.arange(12.0) % 5})
+    (note,) = Federation.from_table(table, target="y", agent="site").notes
+    assert note.startswith("agents 'North', 'north ' differ by case or spaces alone")
