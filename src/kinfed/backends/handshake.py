@@ -34,6 +34,7 @@ from kinfed.data.column_encoders import MOST_CATEGORIES, column_of, refuse_numbe
 from kinfed.embedding import LabelTarget, OwnScale, common_scale, own_scale
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
+from kinfed.splitting import FOLDS, deal_rows
 from kinfed.validation import short_text, whole_number
 
 NUMBERS = "fiub"
@@ -99,11 +100,16 @@ def columns(own: OwnTable, request: Request) -> Message:
 
 
 def scale(own: OwnTable, request: Request) -> Message:
-    """The median distance between own points, and sums of the target or its classes."""
+    """The median distance between own points, sums of the target or its classes, and sizes of folds of whole groups."""
     preparation = read_preparation(request.settings["preparation"])
     labels = own.learner.task == "classification"
     found = own_scale(preparation.transform(own.train)[0], labels)
     settings: dict[str, Any] = {"median": None if np.isnan(found.median) else found.median}
+    agent = own.train[0]
+    if agent.group is not None:
+        how = FOLDS, int(request.settings["seed"]), 0, own.least_rows, agent.group
+        dealt = deal_rows(agent.name, len(agent), agent.y, *how)
+        settings["aside"] = np.bincount(dealt[dealt >= 0], minlength=FOLDS).tolist()
     if isinstance(found.target, np.ndarray):
         return Message({**settings, "classes": label_settings(found.target)})
     if found.target is None:
@@ -202,7 +208,8 @@ def agree_on_spec(
     categorical = frozenset().union(*(one.text_columns for one in alike.values()))
     summaries = _summaries(transport, alike, columns, categorical)
     preparation = Preparation.from_summaries(columns, summaries, standardise)
-    scales = _scales(transport, {name: alike[name] for name in summaries}, preparation, learner.task)
+    told = _scales(transport, {name: alike[name] for name in summaries}, preparation, learner.task, seed)
+    scales = {name: _own_scale(reply) for name, reply in told.items()}
     scale = common_scale(len(preparation.columns), list(scales.values()))
     return FederationSpec(
         names=tuple(scales),
@@ -214,6 +221,7 @@ def agree_on_spec(
         learner=learner_text(learner),
         classes=scale.target.classes if isinstance(scale.target, LabelTarget) else None,
         seed=seed,
+        aside=tuple(tuple(one.settings["aside"]) if "aside" in one.settings else None for one in told.values()),
     )
 
 
@@ -300,12 +308,15 @@ def _summaries(
 
 
 def _scales(
-    transport: Transport, agents: Mapping[str, Introduction], preparation: Preparation, task: Task
-) -> dict[str, OwnScale]:
+    transport: Transport, agents: Mapping[str, Introduction], preparation: Preparation, task: Task, seed: int
+) -> dict[str, Message]:
     def check(name: str, reply: Message) -> str | None:
         median = reply.settings["median"]
         if median is not None and (type(median) is not float or not 0 < median < np.inf):
             return f"its median distance is {median!r}"
+        aside = [whole_number(one, "rows of a fold") for one in reply.settings.get("aside", [0] * FOLDS)]
+        if len(aside) != FOLDS or min(aside) < 0 or sum(aside) > agents[name].rows:
+            return "the sizes of its folds do not add up"
         if task == "classification":
             labels = reply.settings["classes"]
             kind = "text" if _target_kind(agents[name]) == "text" else "numbers"
@@ -324,9 +335,8 @@ def _scales(
             return "the sums of its target do not add up"
         return wrong
 
-    request = Request("scale", {"preparation": preparation_settings(preparation)})
-    replies = transport.ask("scale", dict.fromkeys(agents, request), check)
-    return {name: _own_scale(reply) for name, reply in replies.items()}
+    request = Request("scale", {"preparation": preparation_settings(preparation), "seed": seed})
+    return transport.ask("scale", dict.fromkeys(agents, request), check)
 
 
 def _own_scale(reply: Message) -> OwnScale:

@@ -105,7 +105,8 @@ class PooledAgents:
         if self.fold is None:
             return [np.ones(len(agent), dtype=bool) for agent in self.whole]
         repeat, fold, folds = self.fold
-        return [deal_rows(one.name, len(one), one.y, folds, self.seed, repeat, LEAST_PART) != fold for one in self.whole]
+        how = folds, self.seed, repeat, LEAST_PART
+        return [deal_rows(one.name, len(one), one.y, *how, one.group) != fold for one in self.whole]
 
     @cached_property
     def rows(self) -> Federation:

@@ -255,6 +255,7 @@ class RemoteAgents:
             names=(*spec.names, newcomer.name),
             sizes=np.append(spec.sizes, newcomer.rows),
             least=(*spec.least, newcomer.least_rows),
+            aside=(*spec.aside, None),
         )
         joined = RemoteAgents(ServerSession(session.transport, wider, session.learner, NOWHERE, {}, session.data))
         for name in QUESTIONS:  # also what only the checkpoint knows

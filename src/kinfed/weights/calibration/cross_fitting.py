@@ -65,7 +65,7 @@ class Dealing:
             return []
         found = []
         for repeat in range(self.repeats):
-            dealt = deal_rows(agent.name, len(agent), agent.y, self.folds, self.seed, repeat)
+            dealt = deal_rows(agent.name, len(agent), agent.y, self.folds, self.seed, repeat, group=agent.group)
             found += [(repeat, dealt == fold) for fold in range(self.folds) if (dealt == fold).any()]
         return found
 
@@ -175,7 +175,9 @@ class HomeScores(Question[list[AgentScores]]):
         return scores_form(len(self.candidates))
 
     def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
-        """Scores must be of rows the agent has, and could be those of losses."""
+        """Scores must be of rows the agent has, and could be those of losses; whose rows are one group has none."""
+        if answer.settings["rows"] == 0 and np.isnan(answer.arrays["mean"]).all():
+            return None
         return scores_fault(answer, spec, place, np.ones(len(self.candidates), dtype=bool))
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> list[AgentScores]:
