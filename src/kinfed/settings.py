@@ -115,6 +115,9 @@ class Settings:
         _DATA,
         _TRAINED,
     )
+    sample_weight: str | None = choice(
+        None, "Column that tells how much a row counts in training, above zero; it is no feature.", _DATA, _FITTED
+    )
     test_size: float = choice(0.2, "Share of every agent's rows to test on; 0 trains on all of them.", _DATA, _TRAINED)
     standardise: bool = choice(True, "Give every column mean 0 and variance 1 over all agents.", _DATA, _FITTED)
     task: str = choice(
@@ -182,7 +185,7 @@ class Settings:
     @property
     def roles(self) -> Roles:
         """Which columns of a table are no features."""
-        return Roles(self.agent, self.target, self.group_by, self.time)
+        return Roles(self.agent, self.target, self.group_by, self.time, self.sample_weight)
 
     @property
     def shown_options(self) -> dict[str, Any]:

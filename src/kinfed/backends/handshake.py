@@ -14,6 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinfed.backends.agents import ChooseEmbeddings, Task
 from kinfed.backends.audit import Absence
@@ -28,7 +29,7 @@ from kinfed.backends.spec import (
 )
 from kinfed.backends.transport import Transport
 from kinfed.backends.wire import ArraySpec, Message, Request, form_fault
-from kinfed.columns import column_kind
+from kinfed.columns import class_weights, column_kind, label_codes
 from kinfed.data import ColumnSums, Preparation, TableSummary, summarise
 from kinfed.data.column_encoders import MOST_CATEGORIES, column_of, refuse_numbers_as_categories
 from kinfed.embedding import LabelTarget, OwnScale, common_scale, own_scale
@@ -110,6 +111,8 @@ def scale(own: OwnTable, request: Request) -> Message:
         how = FOLDS, int(request.settings["seed"]), 0, own.least_rows, agent.group
         dealt = deal_rows(agent.name, len(agent), agent.y, *how)
         settings["aside"] = np.bincount(dealt[dealt >= 0], minlength=FOLDS).tolist()
+    if isinstance(found.target, np.ndarray) and getattr(own.learner, "class_weight", None) == "balanced":
+        settings["counts"] = [int((agent.y == label).sum()) for label in found.target]
     if isinstance(found.target, np.ndarray):
         return Message({**settings, "classes": label_settings(found.target)})
     if found.target is None:
@@ -211,6 +214,7 @@ def agree_on_spec(
     told = _scales(transport, {name: alike[name] for name in summaries}, preparation, learner.task, seed)
     scales = {name: _own_scale(reply) for name, reply in told.items()}
     scale = common_scale(len(preparation.columns), list(scales.values()))
+    classes = scale.target.classes if isinstance(scale.target, LabelTarget) else None
     return FederationSpec(
         names=tuple(scales),
         sizes=np.array([alike[name].rows for name in scales], dtype=np.int64),
@@ -219,10 +223,23 @@ def agree_on_spec(
         embeddings=choose(scale),
         task=learner.task,
         learner=learner_text(learner),
-        classes=scale.target.classes if isinstance(scale.target, LabelTarget) else None,
+        classes=classes,
         seed=seed,
+        class_weights=None if classes is None else _class_weights(learner, classes, told),
         aside=tuple(tuple(one.settings["aside"]) if "aside" in one.settings else None for one in told.values()),
     )
+
+
+def _class_weights(learner: Any, classes: NDArray[Any], told: Mapping[str, Message]) -> tuple[float, ...] | None:
+    """What rows of each class count, from what everybody told of them."""
+    wanted = getattr(learner, "class_weight", None)
+    if wanted is None:
+        return None
+    counts = np.zeros(len(classes), dtype=np.int64)
+    for name, reply in told.items():
+        if "counts" in reply.settings:
+            counts[label_codes(read_labels(reply.settings["classes"]), classes, name)] += reply.settings["counts"]
+    return tuple(class_weights(wanted, classes, counts).tolist())
 
 
 def _alike(transport: Transport, agents: Mapping[str, Introduction], learner: Any) -> dict[str, Introduction]:
@@ -322,6 +339,9 @@ def _scales(
             kind = "text" if _target_kind(agents[name]) == "text" else "numbers"
             if (labels["type"] == "text") != (kind == "text") or len(read_labels(labels)) > agents[name].rows:
                 return "its classes do not fit its target"
+            counts = [whole_number(one, "rows of a class") for one in reply.settings.get("counts", ())]
+            if counts and (len(counts) != len(read_labels(labels)) or sum(counts) != agents[name].rows):
+                return "the rows of its classes do not add up"
             return form_fault(reply.arrays, {})
         if _target_kind(agents[name]) != "numbers":
             return form_fault(reply.arrays, {})

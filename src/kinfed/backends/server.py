@@ -126,7 +126,7 @@ class RemoteAgents:
             known.has_classes = True  # by now: the sketches themselves are asked for under all classes
             left = self.ask(Sketches()).classes
             if left is not None and len(left) < len(whole):
-                known.spec = replace(known.spec, classes=whole[left])
+                known.spec = known.spec.of_classes(left)
         return known.spec
 
     @property

@@ -50,6 +50,8 @@ class FederationSpec:
     classes : array, or None
         The sorted labels of the federation, for a classifier.
     seed : int
+    class_weights : tuple of float, or None
+        What a row of each class counts in training, where that differs.
     aside : tuple of tuple of int or None
         Rows each of them sets aside in each of `FOLDS` folds, where it deals whole groups: its size does not tell then.
     run : str
@@ -65,6 +67,7 @@ class FederationSpec:
     learner: str
     classes: NDArray[Any] | None
     seed: int
+    class_weights: tuple[float, ...] | None = None
     aside: tuple[tuple[int, ...] | None, ...] = ()
     run: str = ""
 
@@ -80,8 +83,10 @@ class FederationSpec:
         sizes = self.sizes
         if fold is not None:
             sizes = sizes - _counts_aside(self.names, tuple(sizes.tolist()), self.least, self.seed, fold, self.aside)
-        left = self.classes if self.classes is None or classes is None else self.classes[list(classes)]
-        return TrainingSpec(self.names, sizes, len(self.preparation.columns), left, self.seed, self.task, self.embeddings)
+        weights = None if self.class_weights is None else np.array(self.class_weights)
+        known = self.classes, self.seed, self.task, self.embeddings, weights
+        spec = TrainingSpec(self.names, sizes, len(self.preparation.columns), *known)
+        return spec if classes is None else spec.of_classes(classes)
 
     def to_text(self) -> str:
         """The recipe as a line of JSON; equal recipes give equal texts."""
@@ -96,6 +101,7 @@ class FederationSpec:
             "learner": self.learner,
             "classes": None if self.classes is None else label_settings(self.classes),
             "seed": self.seed,
+            "class weights": self.class_weights,
             "aside": self.aside,
             "run": self.run,
         }
@@ -119,6 +125,7 @@ class FederationSpec:
                 learner=str(content["learner"]),
                 classes=None if classes is None else read_labels(classes),
                 seed=int(content["seed"]),
+                class_weights=None if content["class weights"] is None else tuple(content["class weights"]),
                 aside=tuple(None if one is None else tuple(one) for one in content["aside"]),
                 run=str(content["run"]),
             )

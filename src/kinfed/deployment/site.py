@@ -41,7 +41,7 @@ from kinfed.settings import Settings
 
 NODE_OPTIONS = ("data", "name", "partition-id", "num-partitions", "test", "out", "least-rows")
 
-TOLD_OPTIONS = ("target", "agent", "group-by", "time", "task", "learner")
+TOLD_OPTIONS = ("target", "agent", "group-by", "time", "sample-weight", "task", "learner")
 """Options of the run whose values the server may hear in an error: it set them."""
 
 LEAST_ROWS = 10
