@@ -127,7 +127,5 @@ def test_a_column_has_one_role() -> None:
         Federation.from_table(table(), "y", "site", sample_weight="y")
     with pytest.raises(kinfed.InputError, match=r"there is no column 'patiént'; the nearest is 'patient'"):
         Federation.from_table(table(), "y", "site", group_by="patiént")
-    with pytest.raises(kinfed.InputError, match="one has a group per row and the other none"):
-        Federation((Agent("a", np.ones((2, 1)), group=np.array(["p", "q"])), Agent("b", np.ones((2, 1)))), ("x",))
     with pytest.raises(kinfed.InputError, match=r"agent a: weight has shape \(3,\), not \(2,\)"):
         Federation((Agent("a", np.ones((2, 1)), weight=np.ones(3)),), ("x",))

@@ -359,6 +359,29 @@ def label_codes(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDArr
     return codes
 
 
+def class_weights(wanted: str | Mapping[Any, float], classes: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64]:
+    r"""What a row of each class counts.
+
+    Parameters
+    ----------
+    wanted : "balanced", or mapping from class to weight
+        "balanced" is :math:`n / (C n_c)` with :math:`n_c` of n rows in class c of C. A mapping may name classes as text,
+        as a settings file does; those it does not name count 1.
+    classes : array of shape (C,)
+    counts : array of shape (C,)
+        Rows of each class in the federation.
+    """
+    if isinstance(wanted, str):
+        return np.asarray(counts.sum() / (len(classes) * np.maximum(counts, 1)), dtype=np.float64)
+    known = {str(label): place for place, label in enumerate(classes.tolist())}
+    weights = np.ones(len(classes))
+    for label, weight in wanted.items():
+        if str(label) not in known:
+            raise InputError(f"class_weight: {unknown('class', str(label), known)}")
+        weights[known[str(label)]] = weight
+    return weights
+
+
 def _are_of_one_type(arrays: Sequence[NDArray[Any]]) -> bool:
     """Whether labels compare as NumPy compares them: all numbers, or all texts, and no Python objects."""
     kinds = {"number" if y.dtype.kind in "iuf" else y.dtype.kind for y in arrays}

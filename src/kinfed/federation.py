@@ -31,8 +31,8 @@ from kinfed.columns import (
 from kinfed.errors import InputError
 from kinfed.markup import card, paragraph, table
 from kinfed.plotting.analysis import FederationPlots
-from kinfed.rows import row_hashes
-from kinfed.splitting import derived_seed, held_out
+from kinfed.rows import label_hashes, row_hashes
+from kinfed.splitting import derived_seed, held_out, held_out_groups, latest_rows
 from kinfed.tabular import Part, gathered, pandas_table
 from kinfed.validation import FloatArray, first_repeated, positive, unknown
 
@@ -139,9 +139,7 @@ class Federation:
             if agent.y is not None and np.shape(agent.y) != (len(agent),):
                 raise InputError(f"agent {agent.name}: y has shape {np.shape(agent.y)}, not ({len(agent)},) as X asks for")
             for what in ("group", "time", "weight"):
-                mine, other = getattr(agent, what), getattr(first, what)
-                if (mine is None) != (other is None):
-                    raise InputError(f"agents {first.name} and {agent.name}: one has a {what} per row and the other none")
+                mine = getattr(agent, what)
                 if mine is not None and np.shape(mine) != (len(agent),):
                     raise InputError(f"agent {agent.name}: {what} has shape {np.shape(mine)}, not ({len(agent)},)")
         if self.groups is not None and len(self.groups) != len(self.agents):
@@ -348,6 +346,13 @@ class Federation:
         train, test : Federation
             If y is not floating point its values are classes: each has its share of the test points, rounded down or up,
             and is rounded so as to keep a point in training where the others' rounding allows.
+
+        Notes
+        -----
+        Rows of one group are never parted: whole groups are held out, in the order of hashes of their labels, as long as
+        that brings sizes and class counts nearer to the share; an agent of one group tests on nothing. Rows that have a
+        time are held out from the latest on, and rows of the time where the share ends are for training. With both, groups
+        are held out from the one on that has the latest row.
         """
         size = positive(test_size, "test_size")
         if size >= 1:
@@ -359,8 +364,14 @@ class Federation:
         tests = []
         for agent, share in zip(self.agents, shares, strict=True):
             own = derived_seed(seed, "split", agent.name)
-            hashes = agent.row_hashes(self.columns, own.generate_state(8).astype("<u4").tobytes())
-            tests.append(held_out(hashes, agent.y, share, np.random.default_rng(own)))
+            key = own.generate_state(8).astype("<u4").tobytes()
+            if agent.time is not None:
+                tests.append(latest_rows(agent.time, agent.group, share))
+            elif agent.group is not None:
+                labels, codes = np.unique(agent.group, return_inverse=True)
+                tests.append(held_out_groups(label_hashes(labels.tolist(), key), codes, agent.y, share))
+            else:
+                tests.append(held_out(agent.row_hashes(self.columns, key), agent.y, share, np.random.default_rng(own)))
         return self.rows([~test for test in tests]), self.rows(tests)
 
     def rows(self, chosen: Sequence[NDArray[Any]]) -> Federation:

@@ -14,6 +14,7 @@ from typing import Any, Self
 import tomli_w
 
 from kinfed.backends.spec import learner_text
+from kinfed.columns import Roles
 from kinfed.embedding import KERNELS, MEDIAN, SAMPLINGS, SHIFTS, Kernel
 from kinfed.errors import InputError
 from kinfed.learners import LEARNERS, Learner
@@ -30,6 +31,7 @@ THEORY, WEIGHTS, PERSONALIZE, FLOWER = "theory", "weights", "personalize", "flow
 
 _TABLES = frozenset({THEORY, WEIGHTS, PERSONALIZE})
 _TRAINED = frozenset({PERSONALIZE, FLOWER})
+_FITTED = frozenset({WEIGHTS, PERSONALIZE, FLOWER})
 _ALL = _TABLES | {FLOWER}
 
 _DATA, _COMPARISON, _TRAINING, _OUTPUT, _SITES = "Data", "Comparison", "Training", "Output", "Sites"
@@ -107,10 +109,23 @@ class Settings:
     encoding: str = choice(
         "auto", "How a text file is written, such as latin-1; auto: UTF-8, else Windows-1252, which is said.", _DATA
     )
-    test_size: float = choice(0.2, "Share of every agent's rows to test on; 0 trains on all of them.", _DATA, _TRAINED)
-    standardise: bool = choice(
-        True, "Give every column mean 0 and variance 1 over all agents.", _DATA, {WEIGHTS, PERSONALIZE, FLOWER}
+    group_by: str | None = choice(
+        None,
+        "Column of labels, such as patients, whose rows stay on one side of every split; it is no feature.",
+        _DATA,
+        _FITTED,
     )
+    time: str | None = choice(
+        None,
+        "Column of times, numbers or dates: the latest rows of every agent are tested on; it is no feature.",
+        _DATA,
+        _TRAINED,
+    )
+    sample_weight: str | None = choice(
+        None, "Column that tells how much a row counts in training, above zero; it is no feature.", _DATA, _FITTED
+    )
+    test_size: float = choice(0.2, "Share of every agent's rows to test on; 0 trains on all of them.", _DATA, _TRAINED)
+    standardise: bool = choice(True, "Give every column mean 0 and variance 1 over all agents.", _DATA, _FITTED)
     task: str = choice(
         "auto",
         "What the outcome is; auto: numbers with decimals are a regression. Say it if the learner is torch, or if some "
@@ -156,9 +171,7 @@ class Settings:
         names=lambda: METHODS,
     )
     learner: str = choice("ridge", "What is trained.", names=lambda: LEARNERS)
-    learner_options: Mapping[str, Any] = choice(
-        {}, "Option of the learner, such as penalty=0.1.", on={WEIGHTS, PERSONALIZE, FLOWER}
-    )
+    learner_options: Mapping[str, Any] = choice({}, "Option of the learner, such as penalty=0.1.", on=_FITTED)
     baselines: bool = choice(True, "Train learning alone and one common model too, to compare with.", on=_TRAINED)
     backend: str = choice("pooled", "Where the rows are.", on={PERSONALIZE}, names=lambda: BACKENDS)
     seed: int = choice(0, "Equal seeds give equal results.", least=0)
@@ -174,6 +187,11 @@ class Settings:
         _OUTPUT,
         {FLOWER},
     )
+
+    @property
+    def roles(self) -> Roles:
+        """Which columns of a table are no features."""
+        return Roles(self.agent, self.target, self.group_by, self.time, self.sample_weight)
 
     @property
     def shown_options(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -97,6 +97,8 @@ class TrainingSpec:
         What kind of outcome is learned.
     embeddings : tuple of Embedding
         Ways to compare the agents, the usual one first.
+    class_weights : array, or None
+        What a row of each of these classes counts in a mean loss; None where all count the same.
     """
 
     names: tuple[str, ...]
@@ -106,6 +108,13 @@ class TrainingSpec:
     seed: int
     task: Task
     embeddings: tuple[Embedding, ...] = ()
+    class_weights: NDArray[np.float64] | None = None
+
+    def of_classes(self, places: Sequence[int] | NDArray[np.int64]) -> TrainingSpec:
+        """The same with some of the classes."""
+        chosen = np.asarray(places, dtype=np.int64)
+        left, weights = (None if one is None else one[chosen] for one in (self.classes, self.class_weights))
+        return replace(self, classes=left, class_weights=weights)
 
 
 class SiteState(MutableMapping[str, NDArray[Any]]):

@@ -30,12 +30,14 @@ from kinfed.backends.spec import (
 )
 from kinfed.backends.transport import Transport
 from kinfed.backends.wire import ArraySpec, Message, Request, form_fault
+from kinfed.columns import class_weights, label_codes
 from kinfed.data import ColumnSums, Preparation, TableSummary, summarise
 from kinfed.data.column_encoders import MOST_CATEGORIES
 from kinfed.data.column_types import CATEGORY, COUNTS, ColumnReading, column_of, counts_fault, readings_of, table_counts
 from kinfed.embedding import LabelTarget, OwnScale, common_scale, own_scale
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
+from kinfed.splitting import FOLDS, deal_rows
 from kinfed.validation import short_text, whole_number
 
 NUMBERS = "fiub"
@@ -99,11 +101,18 @@ def columns(own: OwnTable, request: Request) -> Message:
 
 
 def scale(own: OwnTable, request: Request) -> Message:
-    """The median distance between own points, and sums of the target or its classes."""
+    """The median distance between own points, sums of the target or its classes, and sizes of folds of whole groups."""
     preparation = read_preparation(request.settings["preparation"])
     labels = own.learner.task == "classification"
     found = own_scale(preparation.transform(own.train)[0], labels)
     settings: dict[str, Any] = {"median": None if np.isnan(found.median) else found.median}
+    agent = own.train[0]
+    if agent.group is not None:
+        how = FOLDS, int(request.settings["seed"]), 0, own.least_rows, agent.group
+        dealt = deal_rows(agent.name, len(agent), agent.y, *how)
+        settings["aside"] = np.bincount(dealt[dealt >= 0], minlength=FOLDS).tolist()
+    if isinstance(found.target, np.ndarray) and getattr(own.learner, "class_weight", None) == "balanced":
+        settings["counts"] = [int((agent.y == label).sum()) for label in found.target]
     if isinstance(found.target, np.ndarray):
         return Message({**settings, "classes": label_settings(found.target)})
     if found.target is None:
@@ -206,8 +215,10 @@ def agree_on_spec(
     summaries = _summaries(transport, alike, readings)
     labels = None if learner.task == "unsupervised" else learner.task == "classification"
     preparation = Preparation.from_summaries(readings, summaries, standardise, labels=labels)
-    scales = _scales(transport, {name: alike[name] for name in summaries}, preparation, learner.task)
+    told = _scales(transport, {name: alike[name] for name in summaries}, preparation, learner.task, seed)
+    scales = {name: _own_scale(reply) for name, reply in told.items()}
     scale = common_scale(len(preparation.columns), list(scales.values()))
+    classes = scale.target.classes if isinstance(scale.target, LabelTarget) else None
     return FederationSpec(
         names=tuple(scales),
         sizes=np.array([alike[name].rows for name in scales], dtype=np.int64),
@@ -216,9 +227,23 @@ def agree_on_spec(
         embeddings=choose(scale),
         task=learner.task,
         learner=learner_text(learner),
-        classes=scale.target.classes if isinstance(scale.target, LabelTarget) else None,
+        classes=classes,
         seed=seed,
+        class_weights=None if classes is None else _class_weights(learner, classes, told),
+        aside=tuple(tuple(one.settings["aside"]) if "aside" in one.settings else None for one in told.values()),
     )
+
+
+def _class_weights(learner: Any, classes: NDArray[Any], told: Mapping[str, Message]) -> tuple[float, ...] | None:
+    """What rows of each class count, from what everybody told of them."""
+    wanted = getattr(learner, "class_weight", None)
+    if wanted is None:
+        return None
+    counts = np.zeros(len(classes), dtype=np.int64)
+    for name, reply in told.items():
+        if "counts" in reply.settings:
+            counts[label_codes(read_labels(reply.settings["classes"]), classes, name)] += reply.settings["counts"]
+    return tuple(class_weights(wanted, classes, counts).tolist())
 
 
 def _alike(transport: Transport, agents: Mapping[str, Introduction], learner: Any) -> dict[str, Introduction]:
@@ -315,17 +340,23 @@ def _summaries(
 
 
 def _scales(
-    transport: Transport, agents: Mapping[str, Introduction], preparation: Preparation, task: Task
-) -> dict[str, OwnScale]:
+    transport: Transport, agents: Mapping[str, Introduction], preparation: Preparation, task: Task, seed: int
+) -> dict[str, Message]:
     def check(name: str, reply: Message) -> str | None:
         median = reply.settings["median"]
         if median is not None and (type(median) is not float or not 0 < median < np.inf):
             return f"its median distance is {median!r}"
+        aside = [whole_number(one, "rows of a fold") for one in reply.settings.get("aside", [0] * FOLDS)]
+        if len(aside) != FOLDS or min(aside) < 0 or sum(aside) > agents[name].rows:
+            return "the sizes of its folds do not add up"
         if task == "classification":
             labels = reply.settings["classes"]
             kind = "text" if _target_kind(agents[name]) == "text" else "numbers"
             if (labels["type"] == "text") != (kind == "text") or len(read_labels(labels)) > agents[name].rows:
                 return "its classes do not fit its target"
+            counts = [whole_number(one, "rows of a class") for one in reply.settings.get("counts", ())]
+            if counts and (len(counts) != len(read_labels(labels)) or sum(counts) != agents[name].rows):
+                return "the rows of its classes do not add up"
             return form_fault(reply.arrays, {})
         if _target_kind(agents[name]) != "numbers":
             return form_fault(reply.arrays, {})
@@ -339,9 +370,8 @@ def _scales(
             return "the sums of its target do not add up"
         return wrong
 
-    request = Request("scale", {"preparation": preparation_settings(preparation)})
-    replies = transport.ask("scale", dict.fromkeys(agents, request), check)
-    return {name: _own_scale(reply) for name, reply in replies.items()}
+    request = Request("scale", {"preparation": preparation_settings(preparation), "seed": seed})
+    return transport.ask("scale", dict.fromkeys(agents, request), check)
 
 
 def _own_scale(reply: Message) -> OwnScale:

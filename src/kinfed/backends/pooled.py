@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kinfed.backends.agents import ChooseEmbeddings, Fold, Question, SiteState, SiteView, Task, TrainingSpec
 from kinfed.backends.wire import arrays_of
 from kinfed.checkpoint import NOWHERE, Kept, Store
-from kinfed.columns import classes_of
+from kinfed.columns import class_weights, classes_of, label_codes
 from kinfed.data import Preparation
 from kinfed.embedding import Embedding, common_scale, own_scale
 from kinfed.federation import Agent, Federation
@@ -46,6 +46,8 @@ class PooledAgents:
         The rows that are set aside.
     preparation : Preparation, optional
         What made the rows numbers.
+    counted : Federation, optional
+        Whose classes are counted where they are to be balanced: the agents before anybody joined; all by default.
     store : Store
         Where agents keep what a run that was killed goes on with.
     """
@@ -58,6 +60,7 @@ class PooledAgents:
     test: Federation | None = None
     fold: Fold | None = None
     preparation: Preparation | None = None
+    counted: Federation | None = None
     store: Store = field(default=NOWHERE, repr=False)
     _states: dict[int, SiteState] = field(default_factory=dict, repr=False)
     _points: dict[int, list[FloatArray]] = field(default_factory=dict, repr=False)
@@ -102,7 +105,7 @@ class PooledAgents:
         scale = common_scale(rows.dim, [own_scale(agent, learner.task == "classification") for agent in rows])
         kept = store.load(_STATES)
         states = {} if kept is None else {k: SiteState(arrays_of(kept.arrays, k)) for k in range(len(rows))}
-        return cls(rows, learner.task, seed, choose(scale), learner, tested, None, preparation, store, states)
+        return cls(rows, learner.task, seed, choose(scale), learner, tested, None, preparation, None, store, states)
 
     @cached_property
     def kept(self) -> list[NDArray[np.bool_]]:
@@ -110,7 +113,8 @@ class PooledAgents:
         if self.fold is None:
             return [np.ones(len(agent), dtype=bool) for agent in self.whole]
         repeat, fold, folds = self.fold
-        return [deal_rows(one.name, len(one), one.y, folds, self.seed, repeat, LEAST_PART) != fold for one in self.whole]
+        how = folds, self.seed, repeat, LEAST_PART
+        return [deal_rows(one.name, len(one), one.y, *how, one.group) != fold for one in self.whole]
 
     @cached_property
     def rows(self) -> Federation:
@@ -124,7 +128,19 @@ class PooledAgents:
         """Names, sizes, columns and classes of the rows to train on."""
         rows = self.rows
         classes = classes_of([agent.y for agent in rows]) if self.task == "classification" else None
-        return TrainingSpec(rows.names, rows.sizes, rows.dim, classes, self.seed, self.task, self.embeddings)
+        known = classes, self.seed, self.task, self.embeddings
+        return TrainingSpec(rows.names, rows.sizes, rows.dim, *known, self._class_weights(classes))
+
+    def _class_weights(self, classes: NDArray[Any] | None) -> NDArray[np.float64] | None:
+        """What rows of some classes count; in a fold as with all rows."""
+        wanted = getattr(self.learner, "class_weight", None)
+        if classes is None or wanted is None:
+            return None
+        labels = [agent.y for agent in self.counted or self.whole]
+        every = classes_of(labels)
+        counts = sum(np.bincount(label_codes(y, every, ""), minlength=len(every)) for y in labels if y is not None)
+        found = dict(zip(every.tolist(), class_weights(wanted, every, np.asarray(counts)), strict=True))
+        return np.array([found.get(label, 1.0) for label in classes.tolist()])
 
     @cached_property
     def digest(self) -> str:
@@ -149,7 +165,9 @@ class PooledAgents:
     def joined(self, newcomer: Agent) -> PooledAgents:
         """These agents and one more, the last."""
         wider = replace(self.whole, agents=(*self.whole.agents, newcomer), groups=None)
-        return replace(self, whole=wider, test=None, store=NOWHERE, _states={}, _points={})
+        return replace(
+            self, whole=wider, counted=self.counted or self.whole, test=None, store=NOWHERE, _states={}, _points={}
+        )
 
     def newcomers(self) -> Mapping[str, Agent]:
         """Nobody comes by itself where rows are given."""

@@ -126,7 +126,7 @@ class RemoteAgents:
             known.has_classes = True  # by now: the sketches themselves are asked for under all classes
             left = self.ask(Sketches()).classes
             if left is not None and len(left) < len(whole):
-                known.spec = replace(known.spec, classes=whole[left])
+                known.spec = known.spec.of_classes(left)
         return known.spec
 
     @property
@@ -255,6 +255,7 @@ class RemoteAgents:
             names=(*spec.names, newcomer.name),
             sizes=np.append(spec.sizes, newcomer.rows),
             least=(*spec.least, newcomer.least_rows),
+            aside=(*spec.aside, None),
         )
         joined = RemoteAgents(ServerSession(session.transport, wider, session.learner, NOWHERE, {}, session.data))
         for name in QUESTIONS:  # also what only the checkpoint knows

@@ -173,7 +173,7 @@ class SiteSession:
         aside = np.zeros(len(agent), dtype=bool)
         if fold is not None:
             how = fold.folds, spec.seed, fold.repeat, self.site.least_rows
-            aside = deal_rows(agent.name, len(agent), agent.y, *how) == fold.fold
+            aside = deal_rows(agent.name, len(agent), agent.y, *how, agent.group) == fold.fold
         return SiteView(
             agent=agent.rows(~aside),
             aside=agent.rows(aside),

@@ -24,7 +24,7 @@ from kinfed.data.column_encoders import CategoryRule, NumericRule
 from kinfed.data.column_types import ColumnReading
 from kinfed.embedding import Embedding, LabelTarget, NumericTarget, Recipe, View, features_from_recipe
 from kinfed.errors import InputError, KinfedError
-from kinfed.splitting import fold_counts
+from kinfed.splitting import FOLDS, fold_counts
 
 PROTOCOL = 3
 """Version of the messages; raised whenever an older agent could not answer."""
@@ -51,6 +51,10 @@ class FederationSpec:
     classes : array, or None
         The sorted labels of the federation, for a classifier.
     seed : int
+    class_weights : tuple of float, or None
+        What a row of each class counts in training, where that differs.
+    aside : tuple of tuple of int or None
+        Rows each of them sets aside in each of `FOLDS` folds, where it deals whole groups: its size does not tell then.
     run : str
         Tells apart runs of one recipe, of which a site keeps different things.
     """
@@ -64,6 +68,8 @@ class FederationSpec:
     learner: str
     classes: NDArray[Any] | None
     seed: int
+    class_weights: tuple[float, ...] | None = None
+    aside: tuple[tuple[int, ...] | None, ...] = ()
     run: str = ""
 
     def training(self, fold: Fold | None = None, classes: Sequence[int] | None = None) -> TrainingSpec:
@@ -77,9 +83,11 @@ class FederationSpec:
         """
         sizes = self.sizes
         if fold is not None:
-            sizes = sizes - _counts_aside(self.names, tuple(sizes.tolist()), self.least, self.seed, fold)
-        left = self.classes if self.classes is None or classes is None else self.classes[list(classes)]
-        return TrainingSpec(self.names, sizes, len(self.preparation.columns), left, self.seed, self.task, self.embeddings)
+            sizes = sizes - _counts_aside(self.names, tuple(sizes.tolist()), self.least, self.seed, fold, self.aside)
+        weights = None if self.class_weights is None else np.array(self.class_weights)
+        known = self.classes, self.seed, self.task, self.embeddings, weights
+        spec = TrainingSpec(self.names, sizes, len(self.preparation.columns), *known)
+        return spec if classes is None else spec.of_classes(classes)
 
     def to_text(self) -> str:
         """The recipe as a line of JSON; equal recipes give equal texts."""
@@ -94,6 +102,8 @@ class FederationSpec:
             "learner": self.learner,
             "classes": None if self.classes is None else label_settings(self.classes),
             "seed": self.seed,
+            "class weights": self.class_weights,
+            "aside": self.aside,
             "run": self.run,
         }
         return encode_settings(content).decode()
@@ -116,6 +126,8 @@ class FederationSpec:
                 learner=str(content["learner"]),
                 classes=None if classes is None else read_labels(classes),
                 seed=int(content["seed"]),
+                class_weights=None if content["class weights"] is None else tuple(content["class weights"]),
+                aside=tuple(None if one is None else tuple(one) for one in content["aside"]),
                 run=str(content["run"]),
             )
         except (ValueError, KeyError, TypeError, KinfedError) as error:
@@ -124,12 +136,20 @@ class FederationSpec:
 
 @lru_cache(maxsize=64)
 def _counts_aside(
-    names: tuple[str, ...], sizes: tuple[int, ...], least: tuple[int, ...], seed: int, fold: Fold
+    names: tuple[str, ...],
+    sizes: tuple[int, ...],
+    least: tuple[int, ...],
+    seed: int,
+    fold: Fold,
+    told: tuple[tuple[int, ...] | None, ...],
 ) -> NDArray[np.int64]:
     """How many rows everybody sets aside in a fold: worked out once by all sites of a process."""
+    grouped = any(one is not None for one in told)
+    if grouped and (fold.repeat, fold.folds) != (0, FOLDS):
+        raise InputError(f"agents that deal groups of rows tell the sizes of {FOLDS} folds, dealt once; ask for no others")
     counts = [
-        fold_counts(name, n, fold.folds, seed, fold.repeat, part)[fold.fold]
-        for name, n, part in zip(names, sizes, least, strict=True)
+        fold_counts(name, n, fold.folds, seed, fold.repeat, part)[fold.fold] if own is None else own[fold.fold]
+        for name, n, part, own in zip(names, sizes, least, told or (None,) * len(names), strict=True)
     ]
     return np.array(counts, dtype=np.int64)
 

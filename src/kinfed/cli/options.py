@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields, replace
+from dataclasses import Field, asdict, fields, replace
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -157,14 +157,15 @@ def _completes(kind: str, names: Callable[[], Any]) -> Callable[[str], list[tupl
 
 def read_data(settings: Settings) -> Federation:
     """The federation in a file or folder, its known groups taken from a column."""
-    target, agent, groups, skipped = settings.target, settings.agent, settings.groups_column, settings.leave_out
-    for column, option in ((target, "--target"), (agent, "--agent")):
+    roles, groups, skipped = settings.roles, settings.groups_column, settings.leave_out
+    for what, column in asdict(roles).items():
+        option = f"--{what.replace('_', '-')}"
         if column is not None and column in skipped:
             raise InputError(f"column {column!r} is needed as {option} and cannot be left out; take it off --leave-out")
-    if groups is not None and groups in (target, agent, *skipped):
+    if groups is not None and groups in (*roles.columns, *skipped):
         raise InputError(f"column {groups!r} cannot be the groups and something else too; give --groups another column")
     how = {"leave_out": skipped, "encoding": settings.encoding}
-    federation = read_federation(Path(settings.data), target=target, agent=agent, **how)  # type: ignore[arg-type]
+    federation = read_federation(Path(settings.data), **asdict(roles), **how)  # type: ignore[arg-type]
     few = [agent.name for agent in federation if len(agent) < 2]
     if few and len(few) < len(federation):
         told = f"agents with a single row left out, since two are needed to take part: {', '.join(few[:10])}"

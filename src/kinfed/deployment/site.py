@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,9 @@ from kinfed.model import keep_model
 from kinfed.settings import Settings
 
 NODE_OPTIONS = ("data", "name", "partition-id", "num-partitions", "test", "out", "least-rows")
+
+TOLD_OPTIONS = ("target", "agent", "group-by", "time", "sample-weight", "task", "learner")
+"""Options of the run whose values the server may hear in an error: it set them."""
 
 LEAST_ROWS = 10
 """Rows a site of its own trains on at least, unless its node says otherwise."""
@@ -70,7 +73,7 @@ def site_from_context(context: Context, make_learner: MakeLearner | None = None)
 def _told(error: Exception, node: Mapping[str, Any], run: Mapping[str, Any]) -> KinfedError:
     """What the server may hear of an error."""
     if isinstance(error, KinfedError):
-        asked = [_text(node, "name"), *(_text(run, key) for key in ("target", "agent", "task", "learner"))]
+        asked = [_text(node, "name"), *(_text(run, key) for key in TOLD_OPTIONS)]
         paths = [Path(path) for path in (_text(node, "data"), _text(node, "test"), _text(run, "data")) if path]
         hidden = [text for path in paths for text in (str(path), str(path.expanduser()), path.name)]
         return discreet(error, (*node, *run, *asked), hidden)
@@ -120,7 +123,7 @@ def _read_agent_table(path: Path, options: Settings) -> Federation:
     if not path.is_file():
         raise InputError(f"{path} does not exist; give this node the path of its data, as data=... in its node config")
     with_agent = options.agent and options.agent in read_table(path, options.agent, encoding=options.encoding).columns
-    roles, unused = Roles(options.agent if with_agent else None, options.target), options.leave_out
+    roles, unused = replace(options.roles, agent=options.agent if with_agent else None), options.leave_out
     if with_agent:
         return read_one_table(path, roles, unused, options.encoding)
     return read_folder(path, [path], roles, unused, options.encoding)
@@ -130,7 +133,7 @@ def _from_pool(options: Settings, place: int, node: Mapping[str, Any]) -> Federa
     if not options.data:
         raise InputError("this node has no data; name them as data=... in its node config, or in a simulation in the run's")
     stamp = _stamp(Path(options.data).expanduser())
-    pool = _pool(options.data, options.target, options.agent, options.leave_out, stamp)
+    pool = _pool(options.data, options.roles, options.leave_out, stamp)
     expected = node.get("num-partitions", len(pool))
     if expected != len(pool):
         raise InputError(
@@ -143,10 +146,8 @@ def _from_pool(options: Settings, place: int, node: Mapping[str, Any]) -> Federa
 
 # A process of a simulation stands for many nodes; all of them read the same files.
 @lru_cache(maxsize=1)
-def _pool(
-    data: str, target: str | None, agent: str | None, unused: tuple[str, ...], stamp: tuple[tuple[str, int], ...]
-) -> Federation:
-    return read_federation(Path(data), target=target, agent=agent, leave_out=unused)
+def _pool(data: str, roles: Roles, unused: tuple[str, ...], stamp: tuple[tuple[str, int], ...]) -> Federation:
+    return read_federation(Path(data), **asdict(roles), leave_out=unused)
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int], ...]:
@@ -156,7 +157,7 @@ def _stamp(path: Path) -> tuple[tuple[str, int], ...]:
 
 
 def _read(path: Path, options: Settings) -> Federation:
-    return read_federation(path, target=options.target, agent=options.agent, leave_out=options.leave_out)
+    return read_federation(path, **asdict(options.roles), leave_out=options.leave_out)
 
 
 def _divided(rows: Federation, test_path: Path | None, options: Settings) -> tuple[Federation, Federation | None]:

@@ -177,7 +177,9 @@ def learner_settings(learner: Learner) -> dict[str, Any]:
         value = getattr(record, one.name)
         if not one.init or value is None or one.metadata.get("predicts") is False:
             continue
-        if not isinstance(value, bool | int | float | str | tuple):
+        if isinstance(value, Mapping) and all(isinstance(part, int | float) for part in value.values()):
+            options[one.name] = {str(key): part for key, part in value.items()}
+        elif not isinstance(value, bool | int | float | str | tuple):
             code.append(one.name)
         elif value != one.default:
             options[one.name] = list(value) if isinstance(value, tuple) else value

@@ -23,7 +23,7 @@ from kinfed.backends.agents import Places, Question, SiteView, TrainingSpec
 from kinfed.backends.wire import ArraySpec, Message
 from kinfed.errors import InputError
 from kinfed.learners.descent import LARGEST_BOUND
-from kinfed.learners.inputs import comoment_fault, own_codes, own_columns, two_classes, unpacked
+from kinfed.learners.inputs import comoment_fault, own_codes, own_columns, relative_weights, two_classes, unpacked
 from kinfed.learners.softmax import SoftmaxRisk, coefficient_rows
 from kinfed.validation import Array
 
@@ -39,7 +39,7 @@ class Overview:
     counts : array of int of shape (B, C)
         Points of each class.
     mean : array of shape (B, d)
-        Mean of x.
+        Mean of x; weighted where rows are, as is what follows.
     second : array of shape (B, d, d) or (B, d)
         Covariance of x with divisor n, or its diagonal; empty where that was not asked for.
     """
@@ -115,7 +115,8 @@ class ClassMoments(ClassCounts):
     def answer(cls, site: SiteView, asked: Message) -> Message:
         """The agent's own counts, mean and covariance."""
         columns, mean, _ = _own_points(site)
-        centred = columns - mean
+        weights = relative_weights(site.agent, site.spec)
+        centred = (columns - mean) * (1.0 if weights is None else np.sqrt(weights)[:, None])
         second = centred.T @ centred / len(centred) if site.spec.dim <= LARGEST_BOUND else (centred**2).mean(axis=0)
         return Message(arrays={**super().answer(site, asked).arrays, "second": second})
 
@@ -196,11 +197,13 @@ class Derivatives(Question[WeightedDerivatives]):
         )
         points = np.hstack([columns - mean, np.ones((len(columns), 1))]) if intercept else columns
         labels = np.array([1]) if rows == 1 else np.arange(n_classes)
+        own = relative_weights(site.agent, site.spec)
+        counted = np.ones(len(points)) if own is None else own
         risk = SoftmaxRisk(
             points=points[None],
             starts=np.zeros(1, dtype=np.int64),
-            weights=np.full((len(theta), len(points)), 1.0 / len(points)),
-            linear=np.broadcast_to((codes == labels[:, None]) @ points / len(points), theta.shape),
+            weights=np.tile(counted / len(points), (len(theta), 1)),
+            linear=np.broadcast_to(((codes == labels[:, None]) * counted) @ points / len(points), theta.shape),
             present=present,
             penalties=np.zeros((len(theta), points.shape[1])),
         )
@@ -280,6 +283,7 @@ def _own_points(site: SiteView) -> tuple[Array, Array, Places]:
     if len(columns) == 0:
         raise InputError(f"agent {site.agent.name} has no points, so it has no mean loss; leave it out")
     # The mean of large numbers is itself rounded; a second pass removes what is left.
-    mean = columns.mean(axis=0)
-    mean = mean + (columns - mean).mean(axis=0)
+    weights = relative_weights(site.agent, site.spec)
+    mean = np.average(columns, axis=0, weights=weights)
+    mean = mean + np.average(columns - mean, axis=0, weights=weights)
     return columns, mean, codes

@@ -18,7 +18,7 @@ from kinfed.backends.agents import Question, SiteView, TrainingSpec
 from kinfed.backends.wire import ArraySpec, Message
 from kinfed.federation import Agent
 from kinfed.learners.descent import newton
-from kinfed.learners.inputs import own_codes, own_columns, two_classes
+from kinfed.learners.inputs import own_codes, own_columns, relative_weights, two_classes
 from kinfed.learners.quadratics import Quadratics, without
 from kinfed.learners.softmax import SoftmaxRisk, coefficient_penalties, coefficient_rows, definite_hessian
 from kinfed.validation import Array
@@ -132,8 +132,10 @@ def _own_risk(
     n_classes, codes = len(two_classes(spec)), own_codes(agent, spec)
     points = np.column_stack([own_columns(agent, spec.dim), np.ones(len(agent))])
     labels = np.array([1]) if n_classes == 2 else np.arange(n_classes)
-    sums = (codes == labels[:, None]).astype(np.float64) @ points / len(agent)
-    shares = np.repeat(weights[:, None] / len(agent), len(agent), axis=1)
+    own = relative_weights(agent, spec)
+    counted = np.ones(len(agent)) if own is None else own
+    sums = ((codes == labels[:, None]) * counted) @ points / len(agent)
+    shares = weights[:, None] / len(agent) * counted
     return SoftmaxRisk(points[None], np.zeros(1, dtype=np.int64), shares, weights[:, None, None] * sums, present, penalties)
 
 

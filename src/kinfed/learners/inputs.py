@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from kinfed.checkpoint import Store, digest
 from kinfed.columns import label_codes
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
-from kinfed.validation import Array, points_array
+from kinfed.validation import Array, points_array, positive
 
 # Solvers leave rows on the simplex up to rounding; more than this is somebody's mistake.
 _SIMPLEX_TOLERANCE = 1e-6
@@ -108,6 +108,40 @@ def own_codes(agent: Agent, spec: TrainingSpec) -> NDArray[np.int64]:
     if missing.any():
         raise InputError(f"agent {agent.name}: the label of row {missing.argmax()} is missing; drop that row")
     return label_codes(y, two_classes(spec), agent.name)
+
+
+def relative_weights(agent: Agent, spec: TrainingSpec) -> Array | None:
+    r"""What each row counts in the agent's mean loss, with mean one; None where all count the same.
+
+    Row i counts :math:`s_i n / \sum_j s_j`, where :math:`s_i` is its sample weight times the weight of its class, so that
+    the mean of weighted losses over the rows is :math:`\sum_i s_i \ell_i / \sum_i s_i`.
+    """
+    weights = None if agent.weight is None else np.asarray(agent.weight, dtype=np.float64)
+    if spec.class_weights is not None and spec.classes is not None and len(agent):
+        of_class = dict(zip(spec.classes.tolist(), spec.class_weights.tolist(), strict=True))
+        labels, codes = np.unique(_outcome(agent), return_inverse=True)
+        # Rows that are judged may have a class that a fold has left nobody to train on.
+        own = np.array([of_class.get(label, 1.0) for label in labels.tolist()])[codes]
+        weights = own if weights is None else weights * own
+    return None if weights is None or not len(weights) else weights / weights.mean()
+
+
+def all_weights(federation: Federation, spec: TrainingSpec) -> Array | None:
+    """`relative_weights` of all agents' rows, one agent below the other; None where all rows count the same."""
+    found = [relative_weights(agent, spec) for agent in federation]
+    if all(one is None for one in found):
+        return None
+    return np.concatenate([np.ones(len(k)) if one is None else one for k, one in zip(federation, found, strict=True)])
+
+
+def check_class_weight(wanted: Any) -> None:
+    """Raise `InputError` unless weights of classes are none, "balanced", or positive numbers by class."""
+    if wanted is None or (isinstance(wanted, str) and wanted == "balanced"):
+        return
+    if not isinstance(wanted, Mapping):
+        raise InputError(f"class_weight must be 'balanced', or weights by class, got {wanted!r}")
+    for label, weight in wanted.items():
+        positive(weight, f"class_weight of {label}")
 
 
 def agents_columns(federation: Federation) -> list[Array]:

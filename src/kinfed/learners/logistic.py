@@ -5,7 +5,8 @@ For target t the learner minimises
 .. math:: \sum_k w_{tk} \frac{1}{n_k} \sum_i -\log p_\theta(y_i^{(k)} | x_i^{(k)}) + \lambda |A|^2 ,
 
 where :math:`p_\theta(c|x)` is the softmax of :math:`A_c'x + b_c` and the intercepts b are not penalised. With two classes
-:math:`p_\theta(1|x) = 1 / (1 + e^{-a'x - b})` and the penalty is :math:`\lambda |a|^2`, as is usual.
+:math:`p_\theta(1|x) = 1 / (1 + e^{-a'x - b})` and the penalty is :math:`\lambda |a|^2`, as is usual. Where rows have
+weights, :math:`s_i` being that of the row times that of its class, the mean is :math:`\sum_i s_i (\dots) / \sum_i s_i`.
 
 The risk is evaluated on points that are all here (`kinfed.learners.pooled_risk`), or by agents who answer derivatives
 (`kinfed.learners.distributed_risk`); it is convex, so where its minimisation ends does not depend on the way.
@@ -13,6 +14,7 @@ The risk is evaluated on points that are all here (`kinfed.learners.pooled_risk`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,6 +33,8 @@ from kinfed.learners.distributed_risk import DistributedRisk, RiskChangedError
 from kinfed.learners.expansion import Expansions, HomeRisk
 from kinfed.learners.inputs import (
     agents_columns,
+    all_weights,
+    check_class_weight,
     check_models,
     own_codes,
     simplex_rows,
@@ -76,6 +80,8 @@ class Logistic:
         L-BFGS, which Newton's method relieves after 50 iterations if there are no more than 300 coefficients. Across sites
         Newton's method needs few exchanges: it is taken unless a model has more than 300 coefficients or, with "auto", the
         Hessians of one exchange would fill more than 256 MB.
+    class_weight : "balanced", or mapping from class to weight, optional
+        What rows of each class count. "balanced" is :math:`n / (C n_c)` over the whole federation, the same for everybody.
 
     Notes
     -----
@@ -93,6 +99,7 @@ class Logistic:
     tolerance: float = 1e-8
     max_iterations: int = 500
     solver: str = "auto"
+    class_weight: str | Mapping[Any, float] | None = None
 
     name: ClassVar[str] = "logistic"
     task: ClassVar[Task] = "classification"
@@ -102,6 +109,7 @@ class Logistic:
         positive(self.tolerance, "tolerance")
         positive_integer(self.max_iterations, "max_iterations")
         one_of(self.solver, ("auto", "newton", "l-bfgs"), "solver")
+        check_class_weight(self.class_weight)
 
     def model_operations(self, extent: Extent) -> float:
         """Roughly how many arithmetic operations one model takes: some thirty looks at all points."""
@@ -208,7 +216,8 @@ class Logistic:
     ) -> dict[str, NDArray[Any]]:
         """Parts of the rows on all cores; see `PooledPoints`."""
         codes = [own_codes(agent, spec) for agent in federation]
-        points = PooledPoints(agents_columns(federation), codes, rows, len(two_classes(spec)))
+        weights = all_weights(federation, spec)
+        points = PooledPoints(agents_columns(federation), codes, rows, len(two_classes(spec)), weights)
 
         def part(index: int) -> Arrays:
             chosen = points.parts[index]

@@ -65,6 +65,8 @@ class PooledPoints:
     rows : array of shape (T, B)
         The weights.
     n_classes : int
+    weights : array of shape (N,), optional
+        What rows count, with mean one for every agent; all the same by default.
 
     Attributes
     ----------
@@ -74,20 +76,32 @@ class PooledPoints:
         Rows that are trained together.
     """
 
-    def __init__(self, columns: Sequence[Array], codes: Sequence[Places], rows: Array, n_classes: int) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Array],
+        codes: Sequence[Places],
+        rows: Array,
+        n_classes: int,
+        weights: Array | None = None,
+    ) -> None:
         self._columns, self._codes = np.vstack(columns), np.concatenate(codes)
         self._sizes = np.array([len(table) for table in columns])
         self._agent = np.repeat(np.arange(len(columns)), self._sizes)
         self._rows = rows
         self._shares = rows / np.maximum(self._sizes, 1)
         counts = np.array([np.bincount(one, minlength=n_classes) for one in codes])
-        self._masses = self._shares @ counts
+        self._counted = weights
+        masses = np.zeros(counts.shape)
+        np.add.at(masses, (self._agent, self._codes), 1.0 if weights is None else weights)
+        self._masses = self._shares @ masses
         self.present = (rows > 0) @ (counts > 0)
         self.parts = self._split(np.flatnonzero(self.present.sum(axis=1) > 1))
 
     def risk(self, part: Places, penalty: float, intercept: bool) -> PooledRisk:
         """The weighted risks of a part's rows."""
         places, starts, weights = self._gather(part)
+        if self._counted is not None:
+            starts, weights = starts[:0], weights * self._counted[places]
         points, codes = self._columns[places], self._codes[places]
         present, dim = self.present[part], points.shape[2]
         centres = np.zeros((len(places), dim))

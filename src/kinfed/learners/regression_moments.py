@@ -18,7 +18,14 @@ from kinfed.backends.agents import Question, SiteView, TrainingSpec
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import ArraySpec, Message
 from kinfed.errors import InputError
-from kinfed.learners.inputs import agents_columns, agents_numbers, comoment_fault, own_columns, own_numbers
+from kinfed.learners.inputs import (
+    agents_columns,
+    agents_numbers,
+    comoment_fault,
+    own_columns,
+    own_numbers,
+    relative_weights,
+)
 from kinfed.validation import Array, points_array
 
 # Elements of the largest temporary array in `RegressionMoments.weighted` (8 MB).
@@ -36,7 +43,7 @@ class RegressionMoments:
     Attributes
     ----------
     n : array of shape (...)
-        Number of points, or the total mass of a mixture.
+        Number of points, or the total mass of a mixture. Points may have weights; they count by their number all the same.
     mean : array of shape (..., d + m)
         :math:`\bar z`.
     comoment : array of shape (..., d + m, d + m)
@@ -137,21 +144,23 @@ class RegressionMoments:
             )
 
 
-def regression_moments(X: ArrayLike, y: ArrayLike, who: str = "regression_moments") -> RegressionMoments:
-    """Moments of one agent's points; y has shape (n,), or (n, m) for m outputs."""
+def regression_moments(
+    X: ArrayLike, y: ArrayLike, who: str = "regression_moments", weights: Array | None = None
+) -> RegressionMoments:
+    """Moments of one agent's points; y has shape (n,), or (n, m) for m outputs, and weights, of mean one, (n,)."""
     columns = np.asarray(points_array(X, who), dtype=np.float64)
     targets = np.asarray(y, dtype=np.float64)
     if len(columns) == 0 or targets.shape[:1] != columns.shape[:1] or targets.ndim > 2:
         raise InputError(f"{who}: points of shape {columns.shape} do not go with targets of shape {targets.shape}")
     z = np.hstack([columns, targets.reshape(len(targets), -1)])
-    mean = z.mean(axis=0)
+    mean = np.average(z, axis=0, weights=weights)
     centred = z - mean
     # The mean of large numbers is itself rounded; a second pass removes what is left.
-    correction = centred.mean(axis=0)
+    correction = np.average(centred, axis=0, weights=weights)
     centred -= correction
-    return RegressionMoments(
-        np.asarray(float(len(z))), mean + correction, centred.T @ centred / len(z), tuple(targets.shape[1:])
-    )
+    rooted = centred if weights is None else centred * np.sqrt(weights)[:, None]
+    comoment = rooted.T @ rooted / len(z)
+    return RegressionMoments(np.asarray(float(len(z))), mean + correction, comoment, tuple(targets.shape[1:]))
 
 
 def stack_moments(moments: Sequence[RegressionMoments]) -> RegressionMoments:
@@ -232,9 +241,9 @@ class Moments(Question[RegressionMoments]):
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
         """The moments of the agent's own rows, with their number."""
-        moments = regression_moments(
-            own_columns(site.agent, site.spec.dim), own_numbers(site.agent), f"agent {site.agent.name}"
-        )
+        agent, spec = site.agent, site.spec
+        points = own_columns(agent, spec.dim), own_numbers(agent)
+        moments = regression_moments(*points, f"agent {agent.name}", relative_weights(agent, spec))
         return Message(arrays={"n": moments.n, "mean": moments.mean, "comoment": moments.comoment})
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
@@ -264,7 +273,10 @@ class Moments(Question[RegressionMoments]):
         if self in made:
             return made[self]
         columns, numbers = made["numbers"]
-        found = stack_moments([regression_moments(columns[k], numbers[k]) for k in self.places])
+        weights = [relative_weights(agents.rows[k], agents.spec) for k in self.places]
+        found = stack_moments(
+            [regression_moments(columns[k], numbers[k], weights=one) for k, one in zip(self.places, weights, strict=True)]
+        )
         if len(self.places) == len(agents.rows):  # moments asked for block by block would not fit into memory together
             made[self] = found
         return found

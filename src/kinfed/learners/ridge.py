@@ -4,7 +4,8 @@ For target t the learner minimises
 
 .. math:: \sum_k w_{tk} \frac{1}{n_k} \sum_{i} (y_i^{(k)} - a'x_i^{(k)} - c)^2 + \lambda |a|^2
 
-over a and c; the intercept is not penalised. Agent k answers :math:`(n_k, \bar z_k, C_k)` of its points z = (x, y), once:
+over a and c; the intercept is not penalised. Where rows have sample weights :math:`s_i`, the mean is
+:math:`\sum_i s_i (\dots)^2 / \sum_i s_i`. Agent k answers :math:`(n_k, \bar z_k, C_k)` of its points z = (x, y), once:
 the weighted moments of all targets come from one matrix product, the solutions from one stacked solve.
 """
 
@@ -27,6 +28,7 @@ from kinfed.learners.inputs import (
     check_models,
     own_columns,
     own_numbers,
+    relative_weights,
     rows_heard,
     simplex_rows,
     training_store,
@@ -154,10 +156,11 @@ class Ridge:
 
     def fit_at_home(self, others: Quadratics, rows: Array, place: int, own: Agent, spec: TrainingSpec) -> RidgeModels:
         """One model per row of weights for the agent at `place`, whose moments are those of its own rows."""
-        inputs = np.column_stack([own_columns(own, spec.dim), np.ones(len(own))])
+        inputs, weights = np.column_stack([own_columns(own, spec.dim), np.ones(len(own))]), relative_weights(own, spec)
+        weighted = inputs if weights is None else inputs * weights[:, None]
         matrix, cross = others.weighted(without(rows, place))
-        matrix += rows[:, place, None, None] * (inputs.T @ inputs / len(own))
-        cross += rows[:, place, None] * (inputs.T @ own_numbers(own) / len(own))
+        matrix += rows[:, place, None, None] * (weighted.T @ inputs / len(own))
+        cross += rows[:, place, None] * (weighted.T @ own_numbers(own) / len(own))
         return self._solved(matrix, cross)
 
     def _solved(self, matrix: Array, cross: Array) -> RidgeModels:

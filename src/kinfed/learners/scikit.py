@@ -31,6 +31,7 @@ from kinfed.learners.estimator_files import UntrustedTypesError, read, rows_insi
 from kinfed.learners.inputs import (
     agents_columns,
     agents_numbers,
+    all_weights,
     check_models,
     own_codes,
     simplex_rows,
@@ -110,6 +111,7 @@ class ScikitLearner:
         elif self.task == "classification":
             # Labels are read off the classes, not learned as codes, so estimators see what the user gave them.
             y = two_classes(spec)[np.concatenate([own_codes(agent, spec) for agent in federation])]
+        counted = all_weights(federation, spec)
         rows, inverse = unique_rows(simplex_rows(weights, spec))
         template = _seeded(self.estimator, spec.seed)
         store = training_store(checkpoint, f"{_name(template)} {joblib.hash(template)}", agents, rows)
@@ -119,7 +121,7 @@ class ScikitLearner:
         counter.add(len(fitted))
         waiting = [place for place in range(len(rows)) if place not in fitted]
         results = joblib.Parallel(n_jobs=self.n_jobs, return_as="generator")(
-            joblib.delayed(_fit_row)(template, X, y, spec.sizes, rows[place]) for place in waiting
+            joblib.delayed(_fit_row)(template, X, y, spec.sizes, rows[place], counted) for place in waiting
         )
         for place, (model, problem) in zip(waiting, results, strict=True):
             if model is None:
@@ -260,10 +262,15 @@ def row_weights(sizes: NDArray[np.int64], weights: Array) -> Array:
 
 
 def _fit_row(
-    template: BaseEstimator, X: Array, y: NDArray[Any] | None, sizes: NDArray[np.int64], weights: Array
+    template: BaseEstimator,
+    X: Array,
+    y: NDArray[Any] | None,
+    sizes: NDArray[np.int64],
+    weights: Array,
+    counted: Array | None,
 ) -> tuple[Any, str]:
-    """The fitted clone, or None and why it could not be fitted."""
-    sample_weight = row_weights(sizes, weights)
+    """The fitted clone, or None and why it could not be fitted; rows may count differently."""
+    sample_weight = row_weights(sizes, weights) * (1.0 if counted is None else counted)
     kept = sample_weight > 0
     X, sample_weight = X[kept], sample_weight[kept]
     y = None if y is None else y[kept]

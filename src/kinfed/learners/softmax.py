@@ -35,7 +35,8 @@ class SoftmaxRisk:
     points : array of shape (1, N, p) or (T, N, p)
         Points all models share, or each model's own, padded with points of weight zero.
     starts : array of int
-        Where the agents' points start; points of one agent weigh the same. Used for shared points only.
+        Where the agents' points start; points of one agent weigh the same. Used for shared points only; empty where rows
+        of an agent have weights of their own.
     weights : array of shape (T, N)
         :math:`s_{ti}`, with sum one.
     linear : array of shape (T, K, p)
@@ -99,7 +100,7 @@ class SoftmaxRisk:
         """Matrices (T, p, p) above the curvature of each class's coefficients everywhere; see `curvature_bound`."""
         count, classes, columns = self.shape
         second = np.zeros((count, columns, columns))
-        if len(self.points) == 1:  # shared points: one second moment per agent serves all models
+        if len(self.points) == 1 and len(self.starts):  # shared points: one second moment per agent serves all models
             agents = np.split(self.points[0], self.starts[1:])
             step = max(1, _BLOCK // columns**2)
             for first in range(0, len(agents), step):

@@ -54,17 +54,20 @@ def has_gradients(task: Task) -> bool:
     return task != "unsupervised"
 
 
-def point_gradients(models: Models, row: int, X: ArrayLike, y: ArrayLike, task: Task) -> PointGradients:
-    """Loss gradients of points (X, y) at the model of that row."""
+def point_gradients(
+    models: Models, row: int, X: ArrayLike, y: ArrayLike, task: Task, weights: Array | None = None
+) -> PointGradients:
+    """Loss gradients of points (X, y) at the model of that row, each times its weight."""
+    counted = 1.0 if weights is None else weights[:, None]
     columns = np.asarray(X, dtype=np.float64)
     hidden = models.last_inputs(row, columns) if hasattr(models, "last_inputs") else columns
     inputs = np.column_stack([hidden, np.ones(len(columns))])
     if task == "regression":
         residuals = np.asarray(models.predict(row, columns), dtype=np.float64) - np.asarray(y, dtype=np.float64)
-        return PointGradients(residuals.reshape(len(columns), -1), inputs)
+        return PointGradients(residuals.reshape(len(columns), -1) * counted, inputs)
     if task == "classification":
         residuals = class_residuals(models, row, columns, np.asarray(y))
-        return PointGradients(residuals[:, 1:] if residuals.shape[1] == 2 else residuals, inputs)
+        return PointGradients((residuals[:, 1:] if residuals.shape[1] == 2 else residuals) * counted, inputs)
     raise InputError("models without a target have no loss gradients; choose a rule that compares the agents' points")
 
 

@@ -15,6 +15,7 @@ from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import ArraySpec, Message
 from kinfed.errors import InputError
 from kinfed.learners.base import Learner, Models, site_learner
+from kinfed.learners.inputs import all_weights, relative_weights
 from kinfed.validation import Array, short_text
 from kinfed.weights.gradient_problem import (
     Answers,
@@ -119,9 +120,9 @@ class MeanGradients(Question[MeanAnswers]):
         X, y = _labelled(site)
         models = site.learner.unpack(asked.arrays, site.spec)
         projection = projection_of(models, X, y, site.spec.task, asked.settings["features"], site.spec.seed)
-        whole = np.zeros(1, dtype=np.int64), np.array([len(X)])
+        whole, weights = (np.zeros(1, dtype=np.int64), np.array([len(X)])), relative_weights(site.agent, site.spec)
         found = [
-            mean_gradients(projection(point_gradients(models, row, X, y, site.spec.task)), *whole)
+            mean_gradients(projection(point_gradients(models, row, X, y, site.spec.task, weights)), *whole)
             for row in range(len(models))
         ]
         means, variances = (np.concatenate(part) for part in zip(*found, strict=True))
@@ -208,7 +209,8 @@ class GradientRows(Question[Minimum]):
         projection = projection_of(models, X, y, site.spec.task, settings["features"], site.spec.seed)
         present = np.setdiff1d(np.arange(len(site.spec.names)), settings["absent"])
         means, variances, sizes = asked.arrays["means"], asked.arrays["variances"], site.spec.sizes[present]
-        own = products(projection(point_gradients(models, 0, X, y, site.spec.task)))
+        weights = relative_weights(site.agent, site.spec)
+        own = products(projection(point_gradients(models, 0, X, y, site.spec.task, weights)))
         directions = true_directions(means, variances, sizes / sizes.sum())
         answers = Answers(means, variances, directions, spread_of(own), len(own))
         caution = Caution(*(settings[name] for name in Caution._fields))
@@ -279,6 +281,7 @@ class _Exchange:
         self._models, self._task, self._sizes = models, agents.task, agents.spec.sizes
         self._X, y, _ = agents.rows.pooled()
         self._y = np.asarray(y)  # a task with gradients has an outcome
+        self._weights = all_weights(agents.rows, agents.spec)
         self._starts = np.cumsum(self._sizes) - self._sizes
         self._projection = projection_of(models, self._X, self._y, self._task, n_features, agents.seed)
         few = self._projection(point_gradients(models, 0, self._X[:2], self._y[:2], self._task))
@@ -286,7 +289,7 @@ class _Exchange:
         self._at = cache(self._at_model) if len(models) == 1 else self._at_model
 
     def _at_model(self, row: int) -> tuple[PointGradients, Array, Array, Directions]:
-        points = self._projection(point_gradients(self._models, row, self._X, self._y, self._task))
+        points = self._projection(point_gradients(self._models, row, self._X, self._y, self._task, self._weights))
         means, variances = mean_gradients(points, self._starts, self._sizes)
         return points, means, variances, true_directions(means, variances, self._sizes / self._sizes.sum())
 

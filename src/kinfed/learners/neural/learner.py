@@ -19,7 +19,7 @@ from kinfed.backends.wire import Arrays
 from kinfed.checkpoint import Store, digest
 from kinfed.errors import InputError
 from kinfed.learners.base import Monitor
-from kinfed.learners.inputs import check_models, simplex_rows, unique_rows, unpacked, without_lost
+from kinfed.learners.inputs import check_class_weight, check_models, simplex_rows, unique_rows, unpacked, without_lost
 from kinfed.learners.neural.build import (
     OPTIMISERS,
     TYPES,
@@ -85,6 +85,8 @@ class TorchLearner:
         :math:`\theta_t \leftarrow \theta_t + \sum_k w_{tk} (\theta_{tk} - \theta_t)`.
     rounds, local_epochs : int
         Of "fedavg". A local epoch passes once over the agent's shuffled rows.
+    class_weight : "balanced", or mapping from class to weight, optional
+        What rows of each class count in a classification. "balanced" is :math:`n / (C n_c)` over the whole federation.
     dtype : {"float32", "float64"}
     threads : int
         Threads torch may use during `fit`. One is best for networks this small, and far better on a busy machine; more pay
@@ -113,6 +115,7 @@ class TorchLearner:
     method: Literal["weighted-risk", "fedavg"] = "weighted-risk"
     rounds: int = 20
     local_epochs: int = 1
+    class_weight: str | Mapping[Any, float] | None = None
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 1
     name: ClassVar[str] = "torch"
@@ -123,6 +126,9 @@ class TorchLearner:
         one_of(self.optimiser, OPTIMISERS, "optimiser")
         one_of(self.method, ("weighted-risk", "fedavg"), "method")
         one_of(self.dtype, TYPES, "dtype")
+        check_class_weight(self.class_weight)
+        if self.class_weight is not None and self.task == "regression":
+            raise InputError("class_weight is for a classification; leave it out, or weigh rows by sample_weight")
         positive(self.learning_rate, "learning_rate")
         nonnegative(self.weight_decay, "weight_decay")
         for name in ("epochs", "rounds", "local_epochs", "threads"):

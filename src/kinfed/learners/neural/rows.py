@@ -16,6 +16,7 @@ from kinfed.backends.agents import TrainingSpec
 from kinfed.columns import label_codes
 from kinfed.errors import InputError
 from kinfed.federation import Agent
+from kinfed.learners.inputs import relative_weights
 from kinfed.learners.neural.model_stack import Cost
 from kinfed.validation import points_array
 
@@ -57,6 +58,8 @@ class Pool:
         The agent's first ``kept[k]`` rows train its own model; the rest of them are held out from it, to tell when to stop.
     held_out : tensor of shape (N,), bool
         Whether a row is held out from the model of its own agent.
+    counted : tensor of shape (N,), optional
+        What rows count, with mean one for every agent; all the same by default.
     rows_before : int
         How many rows of the whole federation come before these, where the pool holds a part of it.
     """
@@ -68,6 +71,7 @@ class Pool:
     sizes: Tensor
     kept: Tensor
     held_out: Tensor
+    counted: Tensor | None = None
     rows_before: int = 0
 
 
@@ -102,11 +106,14 @@ def pool_rows(
     points, y = np.concatenate(X), np.concatenate(outcomes)
     sizes = np.array([len(one) for one in X], dtype=np.int64)
     owner, first = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes) - sizes
-    kept = sizes
+    kept, weights = sizes, [relative_weights(agent, spec) for agent in agents]
+    counted = None
+    if any(one is not None for one in weights):
+        counted = np.concatenate([np.ones(n) if one is None else one for one, n in zip(weights, sizes, strict=True)])
     if held_out_share > 0:
         kept = sizes - np.minimum(np.maximum(np.round(held_out_share * sizes).astype(np.int64), 1), sizes - 1)
         order = np.lexsort((generator(spec.seed, Stream.HOLD_OUT).random(len(points)), owner))
-        points, y = points[order], y[order]
+        points, y, counted = points[order], y[order], None if counted is None else counted[order]
     return Pool(
         X=torch.from_numpy(np.ascontiguousarray(points)),
         y=torch.from_numpy(y.astype(np.int64 if len(classes) else dtype)),
@@ -115,6 +122,7 @@ def pool_rows(
         sizes=torch.from_numpy(sizes),
         kept=torch.from_numpy(kept),
         held_out=torch.from_numpy(np.arange(len(points)) - first[owner] >= kept[owner]),
+        counted=None if counted is None else torch.from_numpy(counted.astype(dtype)),
         rows_before=rows_before,
     )
 
@@ -180,6 +188,7 @@ class Block(NamedTuple):
     def of(cls, pool: Pool, rows: Tensor, weights: Tensor) -> Block:
         """The rows (L', n), or (1, n) where the models share them, with their weights (L', n)."""
         X = pool.X.index_select(0, rows.reshape(-1)).view(*rows.shape, -1)
+        weights = weights if pool.counted is None else weights * pool.counted[rows]
         return cls(X.expand(*weights.shape, -1), pool.y[rows].expand(weights.shape), weights)
 
 

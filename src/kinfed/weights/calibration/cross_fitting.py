@@ -20,6 +20,7 @@ from kinfed.backends.sketches import Sketches, SketchStack
 from kinfed.backends.wire import ArraySpec, Message, arrays_of
 from kinfed.checkpoint import NOWHERE, Kept, Store
 from kinfed.federation import Agent
+from kinfed.learners.inputs import relative_weights
 from kinfed.learners.quadratics import HomeLearner, Quadratics, read_quadratics
 from kinfed.parallel import map_on_cores
 from kinfed.splitting import SMALLEST, deal_rows
@@ -28,7 +29,7 @@ from kinfed.weights.calibration.bases import used_views
 from kinfed.weights.calibration.choice import AgentScores
 from kinfed.weights.calibration.family import BaseRule, Candidate
 from kinfed.weights.calibration.home_rows import Cases, Clusters, Everybody, agent_groups, clusters_outside, home_rows
-from kinfed.weights.calibration.losses import KeptLosses, point_losses, read_scores, scores_fault, scores_form, told_scores
+from kinfed.weights.calibration.losses import KeptLosses, judged_losses, read_scores, scores_fault, scores_form, told_scores
 
 ENOUGH_POINTS = 600
 """Small federations deal their folds again, with other points together, until about this many were scored."""
@@ -65,7 +66,7 @@ class Dealing:
             return []
         found = []
         for repeat in range(self.repeats):
-            dealt = deal_rows(agent.name, len(agent), agent.y, self.folds, self.seed, repeat)
+            dealt = deal_rows(agent.name, len(agent), agent.y, self.folds, self.seed, repeat, group=agent.group)
             found += [(repeat, dealt == fold) for fold in range(self.folds) if (dealt == fold).any()]
         return found
 
@@ -175,7 +176,9 @@ class HomeScores(Question[list[AgentScores]]):
         return scores_form(len(self.candidates))
 
     def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
-        """Scores must be of rows the agent has, and could be those of losses."""
+        """Scores must be of rows the agent has, and could be those of losses; whose rows are one group has none."""
+        if answer.settings["rows"] == 0 and np.isnan(answer.arrays["mean"]).all():
+            return None
         return scores_fault(answer, spec, place, np.ones(len(self.candidates), dtype=bool))
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> list[AgentScores]:
@@ -264,6 +267,7 @@ def _judge(
         [judges[j].clusters for j, _, _ in held],
     )
     weights = home_rows(everybody, cases, bases)
+    counted = {j: _counted(judges[j].agent, [aside for one, _, aside in held if one == j], everybody.spec) for j in some}
 
     def score(case: int) -> Array:
         j, _, aside = held[case]
@@ -272,11 +276,22 @@ def _judge(
         models = everybody.learner.fit_at_home(
             everybody.quadratics, rows, int(target[0]), cases.parts[case], everybody.spec
         )
-        tested = judges[j].agent.rows(aside)
-        return point_losses(models, range(len(rows)), tested.X, tested.y, everybody.spec.task)
+        tested, own = judges[j].agent.rows(aside), counted[j]
+        return judged_losses(models, range(len(rows)), tested, everybody.spec, None if own is None else own[aside])
 
     for (j, repeat, aside), found in zip(held, map_on_cores(score, range(len(held))), strict=True):
         losses[j] = losses[j].keep(repeat, aside, range(len(candidates)), found)
+
+
+def _counted(agent: Agent, asides: Sequence[NDArray[np.bool_]], spec: TrainingSpec) -> Array | None:
+    """What each row counts among those that are judged, with mean one; None where all count the same."""
+    ever = np.any(asides, axis=0) if asides else np.zeros(len(agent), dtype=bool)
+    weights = relative_weights(agent.rows(ever), spec)
+    if weights is None:
+        return None
+    found = np.zeros(len(agent))
+    found[ever] = weights
+    return found
 
 
 def cross_fit(

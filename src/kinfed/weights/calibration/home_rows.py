@@ -18,6 +18,7 @@ from scipy.spatial.distance import squareform
 from kinfed.backends.agents import Places, TrainingSpec
 from kinfed.embedding import squared_distances
 from kinfed.federation import Agent
+from kinfed.learners.inputs import relative_weights
 from kinfed.learners.quadratics import HomeLearner, Quadratics
 from kinfed.splitting import derived_seed
 from kinfed.validation import Array, FloatArray
@@ -222,7 +223,8 @@ def _rounds(everybody: Everybody, cases: Cases, c_q: float, rounds: int, start: 
         answers = []
         for case, (t, part) in enumerate(zip(cases.targets.tolist(), cases.parts, strict=True)):
             means, variances = _known_gradients(known, models, case)
-            own = products(point_gradients(models, case, part.X, np.asarray(part.y), task))
+            weights = relative_weights(part, everybody.spec)
+            own = products(point_gradients(models, case, part.X, np.asarray(part.y), task, weights))
             spread = spread_of(own)
             means[t], variances[t] = own.mean(axis=0), np.square(spread).sum() / len(own)
             answers.append(Answers(means, variances, true_directions(means, variances, shares), spread, len(own)))

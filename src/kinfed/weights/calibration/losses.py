@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kinfed.backends.agents import Task, TrainingSpec
 from kinfed.backends.wire import ArraySpec, Message
+from kinfed.federation import Agent
 from kinfed.learners.base import Models
 from kinfed.validation import Array, whole_number
 from kinfed.weights.calibration.choice import AgentScores
@@ -18,6 +19,12 @@ from kinfed.weights.gradient_problem import class_residuals
 
 MOST_BRIER = 3.0
 """The Brier score of a point is at most 2, and 1 more for a class that training never saw."""
+
+
+def judged_losses(models: Models, rows: Sequence[int], agent: Agent, spec: TrainingSpec, weights: Array | None) -> Array:
+    """`point_losses` of an agent's rows, each times its weight where rows count differently."""
+    losses = point_losses(models, rows, agent.X, agent.y, spec.task)
+    return losses if weights is None else losses * weights[:, None]
 
 
 def point_losses(models: Models, rows: Sequence[int], X: NDArray[Any], y: NDArray[Any] | None, task: Task) -> Array:

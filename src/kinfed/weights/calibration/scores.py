@@ -16,10 +16,11 @@ from kinfed.backends.wire import ArraySpec, Message
 from kinfed.checkpoint import digest
 from kinfed.errors import InputError
 from kinfed.learners.base import Learner, Models, site_learner
+from kinfed.learners.inputs import relative_weights
 from kinfed.validation import Array
 from kinfed.weights.calibration.choice import AgentScores
 from kinfed.weights.calibration.family import Candidate
-from kinfed.weights.calibration.losses import KeptLosses, point_losses, read_scores, scores_fault, scores_form, told_scores
+from kinfed.weights.calibration.losses import KeptLosses, judged_losses, read_scores, scores_fault, scores_form, told_scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,7 @@ class Losses(Question[dict[int, Array]]):
     @staticmethod
     def _judge(site: SiteView, calibration: str, models: Models, rows: Sequence[int], columns: Sequence[int]) -> Array:
         repeat = _repeat(site)
-        losses = point_losses(models, rows, site.aside.X, site.aside.y, site.spec.task)
+        losses = judged_losses(models, rows, site.aside, site.spec, relative_weights(site.aside, site.spec))
         site.state[calibration] = kept_losses(site, calibration).keep(repeat, site.aside_rows, columns, losses).values
         return np.asarray(losses.mean(axis=0))
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from kinfed.backends.agents import Agents, Fold
 from kinfed.checkpoint import NOWHERE, Kept, Store
 from kinfed.learners.base import Learner, Models, Plan, StepwiseLearner, common_model
-from kinfed.splitting import derived_seed
+from kinfed.splitting import FOLDS, derived_seed
 from kinfed.validation import Array
 from kinfed.weights.calibration.bases import base_matrices
 from kinfed.weights.calibration.family import GRAND_MEAN, LOCAL, Candidate, Judged
@@ -34,7 +34,6 @@ from kinfed.weights.calibration.scores import Jury, calibration_name, is_trainab
 
 Report = Callable[[int, int], None]
 
-FOLDS = 5
 LOOKS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 """Shares of the whole length at which models are scored."""
 
@@ -54,6 +53,7 @@ FEWEST_AGENTS = 8
 
 def anybody_judges(agents: Agents) -> bool:
     """Whether any agent has enough rows to set a fifth of them aside."""
+    # Rows of all agents that deal any are in the first fold.
     return bool((agents.without(Fold(0, 0, FOLDS)).spec.sizes < agents.spec.sizes).any())
 
 
