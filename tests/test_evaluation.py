@@ -53,7 +53,7 @@ def test_classification_scores():
         probabilities = models.predict_proba(k, agent.X)
         assert scores["accuracy"][k] == pytest.approx(np.mean(models.predict(k, agent.X) == agent.y))
         assert scores["log loss"][k] == pytest.approx(log_loss(agent.y, probabilities, labels=models.classes))
-    assert scores.metric == "accuracy"
+    assert scores.metric == "log loss"
     with pytest.raises(InputError, match="metric 'auc' is not known"):
         scores["auc"]
 

@@ -21,7 +21,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kinfed.analysis import Scores
+from kinfed.analysis import Scores, headline_metrics
 from kinfed.backends.agents import Agents, AgentsLostError, ChooseEmbeddings
 from kinfed.backends.audit import Absence
 from kinfed.backends.flower import QUIET
@@ -111,7 +111,7 @@ def personalize(
     >>> generated = kinfed.concept_shift(n_agents=20, n=15, dim=5, spread=0.0, seed=0)
     >>> result = kinfed.personalize(generated.train, test=generated.test(200, seed=1))
     >>> list(result.scores.columns)
-    ['local', 'grand-mean', 'personalized']
+    ['floor', 'local', 'grand-mean', 'personalized']
     """
     settings, chosen, train = chosen_settings(
         train, learner, groups, {"rule": rule, "seed": seed, "backend": backend, **choices}
@@ -164,6 +164,8 @@ def chosen_settings(
     settings = Settings(**given, learner=learner if isinstance(learner, str) else learner_text(chosen))
     one_of(settings.backend, BACKENDS, "backend")
     METHODS[settings.method]  # an unknown name is named
+    if settings.metric:  # and so is a metric of another task
+        settings = replace(settings, metric=headline_metrics(settings.metric, chosen.task))
     own = train if groups is None else replace(train, groups=group_labels(groups, train.names))  # type: ignore[arg-type]
     check_outcome(own, chosen.task)
     if "groups" in RULES[settings.rule].needs and "groups" not in settings.options and own.groups is not None:
@@ -194,6 +196,7 @@ def run(
     on_result : callable, optional
         Given the result of all that took part, before anybody who came late is asked for anything.
     """
+    leading = headline_metrics(settings.metric, learner.task)
     context, stamp = method_context(agents, learner, settings, progress), _stamp(store)
     asked = _weigh(context, settings, store)
     models, weights = _train(context, settings, store, asked)
@@ -206,7 +209,7 @@ def run(
         agents=agents,
         models=models["personalized"],
         baselines={name: models[name] for name in BASELINES if name in models},
-        scored=scored,
+        scored={name: replace(one, leading=leading) for name, one in scored.items()},
         exchange=agents.audit,
         stamp=stamp,
         asked=told.asked,

@@ -16,14 +16,27 @@ from kinfed.analysis.comparison import (
     paired_comparison,
 )
 from kinfed.analysis.diagnosis import Diagnosis, ShiftTest
+from kinfed.analysis.metrics import METRICS, headline_metrics, metrics_of
 from kinfed.analysis.predicted_gain import PredictedGain, gain_of, predict_gain_of_points
-from kinfed.analysis.scores import HIGHER_IS_BETTER, METRICS, Scores, score_models, worst_decile
+from kinfed.analysis.scores import (
+    FLOOR,
+    LEAST_TEST_ROWS,
+    OwnScores,
+    Scores,
+    federation_scores,
+    long_table,
+    own_scores,
+    score_models,
+    worst_decile,
+)
 from kinfed.analysis.shifts import diagnosis_of, shift_tests
 
 __all__ = [
-    "HIGHER_IS_BETTER",
+    "FLOOR",
+    "LEAST_TEST_ROWS",
     "METRICS",
     "Diagnosis",
+    "OwnScores",
     "PairedComparison",
     "PredictedGain",
     "Scores",
@@ -33,7 +46,12 @@ __all__ = [
     "compare_scores",
     "comparisons",
     "diagnosis_of",
+    "federation_scores",
     "gain_of",
+    "headline_metrics",
+    "long_table",
+    "metrics_of",
+    "own_scores",
     "paired_comparison",
     "predict_gain_of_points",
     "score_models",

@@ -10,7 +10,8 @@ import pandas
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
-from kinfed.analysis.scores import HIGHER_IS_BETTER, Scores, worst_decile
+from kinfed.analysis.metrics import METRICS
+from kinfed.analysis.scores import Scores, worst_decile
 from kinfed.errors import InputError
 from kinfed.markup import card, paragraph, table
 from kinfed.validation import Array, Integers
@@ -125,7 +126,7 @@ def paired_comparison(
     first, second : array of shape (agents,)
         Values of the same agents in the same order; agents with a NaN in either are left out.
     higher_is_better : bool
-        Which way the metric is read; see `HIGHER_IS_BETTER`.
+        Which way the metric is read; see `kinfed.analysis.METRICS`.
     seed : int
         Of the resampling.
     level : float
@@ -259,16 +260,19 @@ def _corrected_levels(apart: Array, deviations: Array, level: float) -> Array:
     return np.asarray(ndtr(bias + shifted / (1 - acceleration * shifted)))
 
 
-def compare_scores(scored: Mapping[str, Scores], baseline: str, seed: int, level: float = 0.95) -> PairedComparison:
-    """Personal models against one baseline, by the leading metric."""
+def compare_scores(
+    scored: Mapping[str, Scores], baseline: str, seed: int, level: float = 0.95, *, metric: str | None = None
+) -> PairedComparison:
+    """Personal models against one baseline, by the leading metric or another one."""
     ours = scored["personalized"]
+    chosen = metric or ours.metric
     return paired_comparison(
-        ours[ours.metric],
-        scored[baseline][ours.metric],
-        higher_is_better=HIGHER_IS_BETTER[ours.metric],
+        ours[chosen],
+        scored[baseline][chosen],
+        higher_is_better=METRICS[chosen].higher_is_better,
         seed=seed,
         level=level,
-        metric=ours.metric,
+        metric=chosen,
         first_name="personalized",
         second_name=baseline,
     )
@@ -278,6 +282,7 @@ def comparisons(scored: Mapping[str, Scores], baselines: Iterable[str], seed: in
     """Personal models against every baseline that was scored for an agent they were scored for."""
     if "personalized" not in scored:
         return {}
-    known = {name: ~np.isnan(one[one.metric]) for name, one in scored.items()}
+    metric = scored["personalized"].metric
+    known = {name: ~np.isnan(one[metric]) for name, one in scored.items()}
     there = [name for name in baselines if name in scored and (known["personalized"] & known[name]).any()]
     return {name: compare_scores(scored, name, seed) for name in there}

@@ -1,36 +1,29 @@
-"""How good models are, agent by agent."""
+"""How good models are, agent by agent, and the floor they stand on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
 from numpy.typing import ArrayLike, NDArray
 
+from kinfed.analysis.metrics import HEADLINE, LEAST_TOLD, METRICS, JudgedRows, mean_error, metrics_of
 from kinfed.backends.agents import Task
 from kinfed.errors import InputError
-from kinfed.federation import Federation
+from kinfed.federation import Agent, Federation
 from kinfed.learners.base import Models
 from kinfed.markup import card, paragraph, table
 from kinfed.plotting.evaluation import ScoresPlots
 from kinfed.validation import Array, Integers, one_of, target_indices
 
-HIGHER_IS_BETTER: Mapping[str, bool] = MappingProxyType(
-    {"mean squared error": False, "accuracy": True, "log loss": False, "score": True}
-)
-"""The metrics, and which way they are read."""
+LEAST_TEST_ROWS = 10
+"""Test rows of an agent that stands by itself in a headline; agents with fewer are pooled there, and marked."""
 
-METRICS: Mapping[Task, tuple[str, ...]] = MappingProxyType(
-    {"regression": ("mean squared error",), "classification": ("accuracy", "log loss"), "unsupervised": ("score",)}
-)
-"""The metrics of each task, the leading one first."""
-
-PROBABILITY_FLOOR = 1e-6
-"""Least probability the log loss takes a class to have: a class a model never saw costs 13.8, not infinity."""
+FLOOR = "floor"
+"""What scores call the agent's own mean, or its class shares: a model must beat them to be worth anything."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,27 +38,60 @@ class Scores:
     sizes : array of int of shape (T,)
         Numbers of test points.
     values : mapping from metric to array of shape (T,)
-        NaN for agents without test points; the log loss is NaN for models without probabilities.
+        NaN for agents without test points; metrics of probabilities are NaN for models without them. Means over the splits
+        where there were several.
+    errors : mapping from metric to array of shape (T,)
+        Standard errors of the values, over test rows and over splits; NaN where there is none.
+    splits : mapping from metric to array of shape (R, T)
+        The values of every split, where there were several; empty otherwise.
+    versus_local : mapping from metric to array of shape (T,)
+        Standard errors of the difference to learning alone, paired row by row, for metrics that are means over rows. Only
+        personal models that were tested beside it have them.
+    leading : tuple of str
+        The metrics of the headline, the leading one first; those of the task by default.
     """
 
     task: Task
     names: tuple[str, ...]
     sizes: Integers
     values: Mapping[str, Array]
+    errors: Mapping[str, Array] = field(default_factory=dict)
+    splits: Mapping[str, Array] = field(default_factory=dict)
+    versus_local: Mapping[str, Array] = field(default_factory=dict)
+    leading: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The metrics of the headline that there are: a model without probabilities has no log loss."""
+        asked = [one for one in self.leading or HEADLINE[self.task] if one in self.values]
+        there = tuple(one for one in asked if not np.isnan(self.values[one]).all())
+        return there or tuple(asked) or tuple(self.values)[:1]
 
     @property
     def metric(self) -> str:
-        """The leading metric of the task."""
-        return METRICS[self.task][0]
+        """The leading metric."""
+        return self.headline[0]
 
     def __getitem__(self, metric: str) -> Array:
         return self.values[one_of(metric, self.values, "metric")]
+
+    def table(self, metric: str) -> Array:
+        """The values of every split, shape (R, T)."""
+        return self.splits[metric] if metric in self.splits else self[metric][None]
+
+    def error(self, metric: str) -> Array:
+        """Standard errors of a metric; NaN where there is none."""
+        return self.errors.get(metric, np.full(len(self.names), np.nan))
 
     def mean(self, metric: str | None = None) -> float:
         """Mean over the agents that have test points; NaN if none has."""
         values = self[metric or self.metric]
         known = values[~np.isnan(values)]
         return float(known.mean()) if len(known) else float("nan")
+
+    def rows_mean(self, metric: str | None = None) -> float:
+        """Mean over test rows: agents count as often as they have rows; NaN if none has any."""
+        return rows_mean(self[metric or self.metric], self.sizes)
 
     def to_frame(self) -> pandas.DataFrame:
         """A row per agent, a column per metric."""
@@ -79,7 +105,7 @@ class Scores:
     def __str__(self) -> str:
         parts = [
             f"mean {metric} {self.mean(metric):.4g}, "
-            f"worst decile {worst_decile(values, higher_is_better=HIGHER_IS_BETTER[metric]):.4g}"
+            f"worst decile {worst_decile(values, higher_is_better=METRICS[metric].higher_is_better):.4g}"
             for metric, values in self.values.items()
             if not np.isnan(values).all()
         ]
@@ -89,8 +115,54 @@ class Scores:
         return card("Scores", paragraph(str(self)), table(self.to_frame(), "Scores of every agent"))
 
 
+@dataclass(frozen=True, eq=False)
+class FloorModels:
+    """Every agent's own training mean, or the shares of its classes, as models.
+
+    Attributes
+    ----------
+    centres : array of shape (T,)
+        Means of the outcome; NaN for classes.
+    shares : array of shape (T, classes)
+        Every class has half a row more than the agent has, :math:`(n_c + 1/2) / (n + C/2)`, so that one the agent never had
+        has a chance, and the log loss is finite.
+    classes : array of shape (classes,), or None
+    """
+
+    centres: Array
+    shares: Array
+    classes: NDArray[Any] | None
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Any], classes: NDArray[Any] | None) -> FloorModels:
+        """The floor of agents with these outcomes in training; of classes where there are any."""
+        if classes is None:
+            means = np.array([np.mean(np.asarray(y, dtype=np.float64)) if len(y) else np.nan for y in outcomes])
+            return cls(means, np.zeros((len(means), 0)), None)
+        counts = np.array([[np.count_nonzero(np.asarray(y) == one) for one in classes] for y in outcomes]) + 0.5
+        return cls(np.full(len(counts), np.nan), counts / counts.sum(axis=1, keepdims=True), classes)
+
+    def __len__(self) -> int:
+        return len(self.centres)
+
+    def predict(self, row: int, X: ArrayLike) -> NDArray[Any]:
+        """The mean, or the most frequent class, for every row."""
+        told = self.centres[row] if self.classes is None else self.classes[self.shares[row].argmax()]
+        return np.full(len(np.asarray(X)), told)
+
+    def predict_proba(self, row: int, X: ArrayLike) -> Array:
+        """The shares of the classes for every row."""
+        return np.tile(self.shares[row], (len(np.asarray(X)), 1))
+
+
 def score_models(
-    models: Models, federation: Federation, task: Task, targets: int | Sequence[int] | Integers | None = None
+    models: Models,
+    federation: Federation,
+    task: Task,
+    targets: int | Sequence[int] | Integers | None = None,
+    *,
+    train: Federation | None = None,
+    metrics: Sequence[str] | None = None,
 ) -> Scores:
     """Test each model on the data of its agent.
 
@@ -101,32 +173,181 @@ def score_models(
     federation : Federation
         Test data.
     task : {"regression", "classification", "unsupervised"}
-        Regression is scored by the mean squared error, classification by accuracy and log loss, and models without a
-        target by their own score per point.
+        Which metrics there are (`kinfed.analysis.metrics`); models without a target have their own score per point.
     targets : array of shape (T,), optional
         The agent each model is for; all agents in order by default.
+    train : Federation, optional
+        Training data of the same agents; R2 is NaN without.
+    metrics : sequence of str, optional
+        Some metrics of the task, where others would take their time; all by default.
     """
-    one_of(task, METRICS, "task")
+    one_of(task, HEADLINE, "task")
     chosen = target_indices(targets, len(federation))
     if len(models) != len(chosen):
         raise InputError(
             f"there are {len(models)} models for {len(chosen)} agents; give the agent of each model as targets"
         )
-    values = np.full((len(chosen), len(METRICS[task])), np.nan)
+    asked = [one for one in metrics_of(task) if metrics is None or one.name in metrics]
+    values, errors = np.full((2, len(asked), len(chosen)), np.nan)
     for row, k in enumerate(chosen.tolist()):
         agent = federation[k]
         if len(agent.X) == 0:
             continue
         if task == "unsupervised":
-            values[row] = _method(models, "score", "an unsupervised task")(row, agent.X)
-        elif agent.y is None:
+            values[:, row] = _method(models, "score", "an unsupervised task")(row, agent.X)
+            continue
+        if agent.y is None:
             raise InputError(f"agent {federation.names[k]} has no target to test predictions against")
-        elif task == "regression":
-            values[row] = np.mean((np.asarray(models.predict(row, agent.X)) - np.asarray(agent.y, dtype=np.float64)) ** 2)
-        else:
-            values[row] = _classification(models, row, agent.X, np.asarray(agent.y))
-    columns = {metric: np.ascontiguousarray(values[:, column]) for column, metric in enumerate(METRICS[task])}
-    return Scores(task, tuple(federation.names[k] for k in chosen), federation.sizes[chosen], columns)
+        rows = judged_rows(models, row, agent.X, agent.y, task, None if train is None else train[k].y)
+        values[:, row], errors[:, row] = np.transpose([metric(rows) for metric in asked])
+    names, sizes = tuple(federation.names[k] for k in chosen), federation.sizes[chosen]
+    found, unsure = ({one.name: table[j].copy() for j, one in enumerate(asked)} for table in (values, errors))
+    return Scores(task, names, sizes, found, unsure)
+
+
+def judged_rows(models: Models, row: int, X: Any, y: Any, task: Task, trained_on: Any = None) -> JudgedRows:
+    """What the model of a row says of an agent's test rows.
+
+    Parameters
+    ----------
+    models : Models
+    row : int
+    X, y
+        Test rows.
+    task : {"regression", "classification"}
+    trained_on : array, optional
+        The agent's own outcome in training.
+    """
+    if task == "regression":
+        centre = float("nan") if trained_on is None else float(np.mean(np.asarray(trained_on, dtype=np.float64)))
+        predicted = np.asarray(models.predict(row, X), dtype=np.float64)
+        return JudgedRows(np.asarray(y, dtype=np.float64), predicted, None, centre)
+    if not (hasattr(models, "predict_proba") and getattr(models, "has_probabilities", True)):
+        labels, predicted = np.asarray(y).tolist(), np.asarray(models.predict(row, X)).tolist()
+        place = {label: index for index, label in enumerate(sorted({*labels, *predicted}))}
+        return JudgedRows(np.array([place[one] for one in labels]), np.array([place[one] for one in predicted]))
+    probabilities = np.asarray(models.predict_proba(row, X), dtype=np.float64)
+    classes = np.asarray(_method(models, "classes", "a classification task"))
+    place = {label: index for index, label in enumerate(classes.tolist())}
+    # A label the whole training federation never had is a miss of floor probability.
+    codes = np.array([place.get(label, -1) for label in np.asarray(y).tolist()], dtype=np.int64)
+    return JudgedRows(codes, probabilities.argmax(axis=1), probabilities)
+
+
+class OwnScores(NamedTuple):
+    """What an agent finds on its own test rows: the floor first, then models, a column for each metric.
+
+    Attributes
+    ----------
+    values, errors : array of shape (1 + models, metrics)
+    versus_local : array of shape (metrics,)
+        Standard errors of the difference between the last model and learning alone.
+    """
+
+    values: Array
+    errors: Array
+    versus_local: Array
+
+    @classmethod
+    def nothing(cls, models: int, task: Task) -> OwnScores:
+        """Of an agent that tests nothing."""
+        shape = 1 + models, len(metrics_of(task))
+        return cls(np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape[1], np.nan))
+
+
+def own_scores(
+    models: Sequence[tuple[Models, int] | None],
+    test: Agent,
+    trained_on: Any,
+    task: Task,
+    classes: NDArray[Any] | None,
+    local: int | None,
+) -> OwnScores:
+    """Test models on the rows of one agent, beside its floor.
+
+    Parameters
+    ----------
+    models : sequence of models, each with the row of the agent, or None
+        Where the last is None nothing is scored, the floor neither.
+    test : Agent
+    trained_on : array, or None
+        The agent's own outcome in training: its mean, or the shares of its classes, are the floor.
+    task : {"regression", "classification", "unsupervised"}
+    classes : array, or None
+        All labels that somebody trains on.
+    local : int, optional
+        Which of the models is learning alone.
+    """
+    found, metrics = OwnScores.nothing(len(models), task), metrics_of(task)
+    if not len(test) or models[-1] is None:
+        return found
+    if task == "unsupervised":
+        for place, one in enumerate(models):
+            found.values[1 + place] = (
+                np.nan if one is None else _method(one[0], "score", "an unsupervised task")(one[1], test.X)
+            )
+        return found
+    if test.y is None:
+        raise InputError(f"agent {test.name} has no target to test predictions against")
+    floor = (FloorModels.of([trained_on], classes), 0) if len(test) >= LEAST_TOLD else None
+    judged = [None if one is None else judged_rows(*one, test.X, test.y, task, trained_on) for one in (floor, *models)]
+    for place, rows in enumerate(judged):
+        if rows is not None:
+            found.values[place], found.errors[place] = np.transpose([metric(rows) for metric in metrics])
+    last, alone = judged[-1], None if local is None else judged[1 + local]
+    if last is not None and alone is not None:
+        pairs = [(metric.row_losses(last), metric.row_losses(alone)) for metric in metrics]
+        found.versus_local[:] = [np.nan if one is None or two is None else mean_error(one - two) for one, two in pairs]
+    return found
+
+
+def federation_scores(task: Task, names: tuple[str, ...], sizes: Integers, own: Sequence[OwnScores]) -> list[Scores]:
+    """Scores of the floor and of every model, over all agents; those of the last one have errors against learning alone."""
+    metrics = [one.name for one in metrics_of(task)]
+    values, errors = (np.array([getattr(one, what) for one in own]) for what in ("values", "errors"))
+    versus = {metric: np.array([one.versus_local[j] for one in own]) for j, metric in enumerate(metrics)}
+    places = values.shape[1]
+
+    def by_metric(tables: Array, place: int) -> dict[str, Array]:
+        return {metric: tables[:, place, j].copy() for j, metric in enumerate(metrics)}
+
+    return [
+        Scores(
+            task,
+            names,
+            sizes,
+            by_metric(values, place),
+            by_metric(errors, place),
+            versus_local=versus if place == places - 1 else {},
+        )
+        for place in range(places)
+    ]
+
+
+def long_table(scored: Mapping[str, Scores]) -> pandas.DataFrame:
+    """All scores, a row for each agent, method and metric: value, test rows and standard error."""
+    parts = [
+        pandas.DataFrame(
+            {
+                "agent": list(one.names),
+                "method": method,
+                "metric": metric,
+                "value": values,
+                "test_rows": one.sizes,
+                "standard_error": one.error(metric),
+            }
+        )
+        for method, one in scored.items()
+        for metric, values in one.values.items()
+    ]
+    return pandas.concat(parts, ignore_index=True)
+
+
+def rows_mean(values: ArrayLike, sizes: ArrayLike) -> float:
+    """Mean of agents' values, each as often as it has rows; NaN values are left out."""
+    known, rows = np.asarray(values, dtype=np.float64), np.asarray(sizes, dtype=np.float64)
+    there = ~np.isnan(known) & (rows > 0)
+    return float(np.average(known[there], weights=rows[there])) if there.any() else float("nan")
 
 
 def worst_decile(values: ArrayLike, *, higher_is_better: bool) -> float:
@@ -134,20 +355,6 @@ def worst_decile(values: ArrayLike, *, higher_is_better: bool) -> float:
     known = np.asarray(values, dtype=np.float64)
     known = known[~np.isnan(known)]
     return float(np.quantile(known, 0.1 if higher_is_better else 0.9)) if len(known) else float("nan")
-
-
-def _classification(models: Models, row: int, X: Any, y: NDArray[Any]) -> tuple[float, float]:
-    """Accuracy and log loss of one model."""
-    if not (hasattr(models, "predict_proba") and getattr(models, "has_probabilities", True)):
-        return float(np.mean(np.asarray(models.predict(row, X)) == y)), float("nan")
-    probabilities = np.asarray(models.predict_proba(row, X))
-    classes = np.asarray(_method(models, "classes", "a classification task"))
-    place = {label: index for index, label in enumerate(classes.tolist())}
-    codes = np.array([place.get(label, -1) for label in y.tolist()])
-    # A label the whole training federation never had is a miss of floor probability.
-    given = np.where(codes >= 0, probabilities[np.arange(len(y)), codes], 0.0)
-    accuracy = float(np.mean(probabilities.argmax(axis=1) == codes))
-    return accuracy, float(-np.log(np.clip(given, PROBABILITY_FLOOR, 1.0)).mean())
 
 
 def _method(models: Models, name: str, purpose: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from kinfed.analysis.metrics import metric_named
 from kinfed.cli import options as opt
 from kinfed.cli.config import SETTINGS, settings_text
 from kinfed.cli.outputs import (
@@ -194,6 +195,8 @@ def _ready(settings: Settings, files: tuple[str, ...], force: bool) -> Path:
     check_folder(out)
     refuse_results(out, files, force)
     check_options(settings.rule, RULES[settings.rule].weigh, settings.options, given=1)
+    for name in settings.metric:
+        metric_named(name)
     return out
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from kinfed.analysis import HIGHER_IS_BETTER
+from kinfed.analysis import METRICS
 from kinfed.validation import Array
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Measure:
     @property
     def higher_is_better(self) -> bool:
         """Which way the metric is read."""
-        return HIGHER_IS_BETTER[self.metric]
+        return METRICS[self.metric].higher_is_better
 
     @property
     def unit(self) -> str:
