@@ -13,7 +13,7 @@ import numpy as np
 import pandas
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.analysis import PairedComparison, Scores, compare_scores
+from kinfed.analysis import FLOOR, PairedComparison, Scores, compare_scores, comparisons
 from kinfed.analysis.metrics import metric_named
 from kinfed.backends.agents import Agents
 from kinfed.backends.audit import Audit
@@ -276,6 +276,12 @@ class Personalization(Weighting):
         self._need_test("metric")
         return self.scored["personalized"].headline
 
+    @property
+    def warning(self) -> str:
+        """What a reader must know first: that personal models are worse than what needs no model; empty if they are not."""
+        found = comparisons(self.scored, (FLOOR,), self.seed)
+        return found[FLOOR].warning if FLOOR in found else ""
+
     def compare(self, baseline: str = "local", *, metric: str | None = None, level: float = 0.95) -> PairedComparison:
         """Personal models against "local", "grand-mean" or "floor", paired over agents, with a bootstrap interval.
 
@@ -380,10 +386,11 @@ class Personalization(Weighting):
             raise InputError(f"{what} needs test data: call personalize(..., test=...)")
 
     def __str__(self) -> str:
-        lines = [] if self.weighed is None else [repr(self.weighed)]
+        lines = [self.warning] if self.warning else []
+        lines += [] if self.weighed is None else [repr(self.weighed)]
         lines += [f"agent {name} has no model: it {what}" for name, what in self.withheld.items()]
         if self.scored:
-            lines += [str(self.compare(baseline)) for baseline in REFERENCES if baseline in self.scored]
+            lines += [str(one) for one in comparisons(self.scored, REFERENCES, self.seed).values()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

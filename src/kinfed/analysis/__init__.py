@@ -2,15 +2,15 @@
 
 `bounds` and `predicted_gain` are the paper's theory as software: the terms of its bounds, and the gain to expect before any
 training. `shifts` asks whether agents differ in their inputs, their answers, or the answers to equal inputs (see
-docs/diagnosis.md); `diagnosis` records what was found. `scores` and `comparison` measure models agent by agent: agents are
-the unit, a comparison is paired over them, and its interval comes from resampling them. `kinship` arranges agents for the
-eye.
+docs/diagnosis.md); `diagnosis` records what was found. `metrics`, `scores` and `comparison` measure models agent by agent:
+agents are the unit, a comparison is paired over them, and its interval comes from resampling them (`bootstrap`). `kinship`
+arranges agents for the eye.
 """
 
+from kinfed.analysis.bootstrap import bootstrap_interval
 from kinfed.analysis.bounds import TheoryTerms, theory_terms
 from kinfed.analysis.comparison import (
     PairedComparison,
-    bootstrap_interval,
     compare_scores,
     comparisons,
     paired_comparison,
