@@ -162,6 +162,12 @@ class Settings:
     )
     baselines: bool = choice(True, "Train learning alone and one common model too, to compare with.", on=_TRAINED)
     metric: tuple[str, ...] = choice((), "Metric of the headline; the first leads.", on=_TRAINED, names=lambda: METRICS)
+    repeats: int = choice(
+        1,
+        "Splits, weights and trainings; scores are means over them, models are those of the first.",
+        on={PERSONALIZE},
+        least=1,
+    )
     backend: str = choice("pooled", "Where the rows are.", on={PERSONALIZE}, names=lambda: BACKENDS)
     seed: int = choice(0, "Equal seeds give equal results.", least=0)
     agents: int = choice(1, "How many sites to wait for, as long as a phase may take.", _SITES, {FLOWER}, least=1)
@@ -186,6 +192,7 @@ class Settings:
         """What tells two runs apart, as texts."""
         apart = {
             "metric",
+            "repeats",
             "data",
             "agents",
             "seconds",

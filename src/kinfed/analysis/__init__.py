@@ -17,15 +17,13 @@ from kinfed.analysis.comparison import (
 )
 from kinfed.analysis.diagnosis import Diagnosis, ShiftTest
 from kinfed.analysis.metrics import METRICS, headline_metrics, metrics_of
+from kinfed.analysis.own_scores import OwnScores, federation_scores, mean_scores, own_scores
 from kinfed.analysis.predicted_gain import PredictedGain, gain_of, predict_gain_of_points
 from kinfed.analysis.scores import (
     FLOOR,
     LEAST_TEST_ROWS,
-    OwnScores,
     Scores,
-    federation_scores,
     long_table,
-    own_scores,
     score_models,
     worst_decile,
 )
@@ -50,6 +48,7 @@ __all__ = [
     "gain_of",
     "headline_metrics",
     "long_table",
+    "mean_scores",
     "metrics_of",
     "own_scores",
     "paired_comparison",

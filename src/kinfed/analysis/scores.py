@@ -1,19 +1,19 @@
-"""How good models are, agent by agent, and the floor they stand on."""
+"""How good models are, agent by agent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from kinfed.analysis.metrics import HEADLINE, LEAST_TOLD, METRICS, JudgedRows, mean_error, metrics_of
+from kinfed.analysis.metrics import HEADLINE, METRICS, JudgedRows, metrics_of
 from kinfed.backends.agents import Task
 from kinfed.errors import InputError
-from kinfed.federation import Agent, Federation
+from kinfed.federation import Federation
 from kinfed.learners.base import Models
 from kinfed.markup import card, paragraph, table
 from kinfed.plotting.evaluation import ScoresPlots
@@ -115,46 +115,6 @@ class Scores:
         return card("Scores", paragraph(str(self)), table(self.to_frame(), "Scores of every agent"))
 
 
-@dataclass(frozen=True, eq=False)
-class FloorModels:
-    """Every agent's own training mean, or the shares of its classes, as models.
-
-    Attributes
-    ----------
-    centres : array of shape (T,)
-        Means of the outcome; NaN for classes.
-    shares : array of shape (T, classes)
-        Every class has half a row more than the agent has, :math:`(n_c + 1/2) / (n + C/2)`, so that one the agent never had
-        has a chance, and the log loss is finite.
-    classes : array of shape (classes,), or None
-    """
-
-    centres: Array
-    shares: Array
-    classes: NDArray[Any] | None
-
-    @classmethod
-    def of(cls, outcomes: Sequence[Any], classes: NDArray[Any] | None) -> FloorModels:
-        """The floor of agents with these outcomes in training; of classes where there are any."""
-        if classes is None:
-            means = np.array([np.mean(np.asarray(y, dtype=np.float64)) if len(y) else np.nan for y in outcomes])
-            return cls(means, np.zeros((len(means), 0)), None)
-        counts = np.array([[np.count_nonzero(np.asarray(y) == one) for one in classes] for y in outcomes]) + 0.5
-        return cls(np.full(len(counts), np.nan), counts / counts.sum(axis=1, keepdims=True), classes)
-
-    def __len__(self) -> int:
-        return len(self.centres)
-
-    def predict(self, row: int, X: ArrayLike) -> NDArray[Any]:
-        """The mean, or the most frequent class, for every row."""
-        told = self.centres[row] if self.classes is None else self.classes[self.shares[row].argmax()]
-        return np.full(len(np.asarray(X)), told)
-
-    def predict_proba(self, row: int, X: ArrayLike) -> Array:
-        """The shares of the classes for every row."""
-        return np.tile(self.shares[row], (len(np.asarray(X)), 1))
-
-
 def score_models(
     models: Models,
     federation: Federation,
@@ -194,7 +154,7 @@ def score_models(
         if len(agent.X) == 0:
             continue
         if task == "unsupervised":
-            values[:, row] = _method(models, "score", "an unsupervised task")(row, agent.X)
+            values[:, row] = method_of(models, "score", "an unsupervised task")(row, agent.X)
             continue
         if agent.y is None:
             raise InputError(f"agent {federation.names[k]} has no target to test predictions against")
@@ -227,101 +187,11 @@ def judged_rows(models: Models, row: int, X: Any, y: Any, task: Task, trained_on
         place = {label: index for index, label in enumerate(sorted({*labels, *predicted}))}
         return JudgedRows(np.array([place[one] for one in labels]), np.array([place[one] for one in predicted]))
     probabilities = np.asarray(models.predict_proba(row, X), dtype=np.float64)
-    classes = np.asarray(_method(models, "classes", "a classification task"))
+    classes = np.asarray(method_of(models, "classes", "a classification task"))
     place = {label: index for index, label in enumerate(classes.tolist())}
     # A label the whole training federation never had is a miss of floor probability.
     codes = np.array([place.get(label, -1) for label in np.asarray(y).tolist()], dtype=np.int64)
     return JudgedRows(codes, probabilities.argmax(axis=1), probabilities)
-
-
-class OwnScores(NamedTuple):
-    """What an agent finds on its own test rows: the floor first, then models, a column for each metric.
-
-    Attributes
-    ----------
-    values, errors : array of shape (1 + models, metrics)
-    versus_local : array of shape (metrics,)
-        Standard errors of the difference between the last model and learning alone.
-    """
-
-    values: Array
-    errors: Array
-    versus_local: Array
-
-    @classmethod
-    def nothing(cls, models: int, task: Task) -> OwnScores:
-        """Of an agent that tests nothing."""
-        shape = 1 + models, len(metrics_of(task))
-        return cls(np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape[1], np.nan))
-
-
-def own_scores(
-    models: Sequence[tuple[Models, int] | None],
-    test: Agent,
-    trained_on: Any,
-    task: Task,
-    classes: NDArray[Any] | None,
-    local: int | None,
-) -> OwnScores:
-    """Test models on the rows of one agent, beside its floor.
-
-    Parameters
-    ----------
-    models : sequence of models, each with the row of the agent, or None
-        Where the last is None nothing is scored, the floor neither.
-    test : Agent
-    trained_on : array, or None
-        The agent's own outcome in training: its mean, or the shares of its classes, are the floor.
-    task : {"regression", "classification", "unsupervised"}
-    classes : array, or None
-        All labels that somebody trains on.
-    local : int, optional
-        Which of the models is learning alone.
-    """
-    found, metrics = OwnScores.nothing(len(models), task), metrics_of(task)
-    if not len(test) or models[-1] is None:
-        return found
-    if task == "unsupervised":
-        for place, one in enumerate(models):
-            found.values[1 + place] = (
-                np.nan if one is None else _method(one[0], "score", "an unsupervised task")(one[1], test.X)
-            )
-        return found
-    if test.y is None:
-        raise InputError(f"agent {test.name} has no target to test predictions against")
-    floor = (FloorModels.of([trained_on], classes), 0) if len(test) >= LEAST_TOLD else None
-    judged = [None if one is None else judged_rows(*one, test.X, test.y, task, trained_on) for one in (floor, *models)]
-    for place, rows in enumerate(judged):
-        if rows is not None:
-            found.values[place], found.errors[place] = np.transpose([metric(rows) for metric in metrics])
-    last, alone = judged[-1], None if local is None else judged[1 + local]
-    if last is not None and alone is not None:
-        pairs = [(metric.row_losses(last), metric.row_losses(alone)) for metric in metrics]
-        found.versus_local[:] = [np.nan if one is None or two is None else mean_error(one - two) for one, two in pairs]
-    return found
-
-
-def federation_scores(task: Task, names: tuple[str, ...], sizes: Integers, own: Sequence[OwnScores]) -> list[Scores]:
-    """Scores of the floor and of every model, over all agents; those of the last one have errors against learning alone."""
-    metrics = [one.name for one in metrics_of(task)]
-    values, errors = (np.array([getattr(one, what) for one in own]) for what in ("values", "errors"))
-    versus = {metric: np.array([one.versus_local[j] for one in own]) for j, metric in enumerate(metrics)}
-    places = values.shape[1]
-
-    def by_metric(tables: Array, place: int) -> dict[str, Array]:
-        return {metric: tables[:, place, j].copy() for j, metric in enumerate(metrics)}
-
-    return [
-        Scores(
-            task,
-            names,
-            sizes,
-            by_metric(values, place),
-            by_metric(errors, place),
-            versus_local=versus if place == places - 1 else {},
-        )
-        for place in range(places)
-    ]
 
 
 def long_table(scored: Mapping[str, Scores]) -> pandas.DataFrame:
@@ -357,7 +227,8 @@ def worst_decile(values: ArrayLike, *, higher_is_better: bool) -> float:
     return float(np.quantile(known, 0.1 if higher_is_better else 0.9)) if len(known) else float("nan")
 
 
-def _method(models: Models, name: str, purpose: str) -> Any:
+def method_of(models: Models, name: str, purpose: str) -> Any:
+    """What models must have for a purpose; raise if they have not."""
     if not hasattr(models, name):
         raise InputError(f"{type(models).__name__} has no {name}, which {purpose} needs")
     return getattr(models, name)
