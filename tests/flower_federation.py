@@ -7,6 +7,7 @@ import pandas as pd
 
 import kinfed
 from kinfed.deployment.folder import write_app
+from score_tables import scores_in
 
 NAMES = ("north", "south", "west")
 AGENTS = len(NAMES)
@@ -75,7 +76,7 @@ def same(out, pooled, learner):
     weights = pd.read_csv(out / "weights.csv", index_col=0)
     assert list(weights.index) == list(pooled.train.names)
     np.testing.assert_allclose(weights.to_numpy(), pooled.weights.matrix, atol=1e-6)
-    scores = pd.read_csv(out / "scores.csv", index_col="agent")
+    scores = scores_in(out)
     pd.testing.assert_frame_equal(scores, pooled.scores, atol=1e-6, check_index_type=False)
     found = kinfed.load(out, learner=learner_of(learner))
     mine, here = ([one.models, *one.baselines.values()] for one in (found, pooled))

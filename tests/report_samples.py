@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 import kinfed
-from kinfed.analysis import HIGHER_IS_BETTER, Diagnosis, ShiftTest
+from kinfed.analysis import METRICS, Diagnosis, ShiftTest
 from kinfed.report import ReportData
 
 HOSTILE = (
@@ -33,7 +33,7 @@ def weights_of(n_agents, rule="multi-task-averaging", *, n=10, dim=20, kinds=5, 
 def scores_of(names, values, metric="mean squared error"):
     """Scores that hold these values."""
     task = {"mean squared error": "regression", "accuracy": "classification", "score": "unsupervised"}[metric]
-    return kinfed.Scores(task, tuple(names), np.full(len(names), 7), {metric: np.asarray(values, dtype=float)})
+    return kinfed.Scores(task, tuple(names), np.full(len(names), 70), {metric: np.asarray(values, dtype=float)})
 
 
 def trained(names, personal, local, common, metric="mean squared error"):
@@ -47,7 +47,7 @@ def trained(names, personal, local, common, metric="mean squared error"):
         baseline: kinfed.paired_comparison(
             scored["personalized"][metric],
             scored[baseline][metric],
-            higher_is_better=HIGHER_IS_BETTER[metric],
+            higher_is_better=METRICS[metric].higher_is_better,
             metric=metric,
             first_name="personalized",
             second_name=baseline,

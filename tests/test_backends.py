@@ -20,6 +20,7 @@ from kinfed.deployment.server import write_result
 from kinfed.federation import Agent, Federation
 from kinfed.model import keep_model, load_model
 from kinfed.reporting import report_data
+from score_tables import scores_in
 from site_runs import B, Recording, generated, labelled, run, same_models, spec_of
 
 
@@ -207,8 +208,8 @@ def test_the_result_is_written_in_full(tmp_path: Path) -> None:
     found = run(InProcess(sites_of(train, test, kinfed.make_learner("ridge"))))
     write_result(found, tmp_path / "out")
     assert pd.read_csv(tmp_path / "out" / "weights.csv", index_col=0).shape == (B, B)
-    scores = pd.read_csv(tmp_path / "out" / "scores.csv", index_col="agent")
-    assert list(scores) == ["local", "grand-mean", "personalized"]
+    scores = scores_in(tmp_path / "out")
+    assert list(scores) == ["floor", "local", "grand-mean", "personalized"]
     again = kinfed.load(tmp_path / "out")
     np.testing.assert_array_equal(again.models.coefficients, found.models.coefficients)
     pd.testing.assert_frame_equal(again.exchange.traffic, found.exchange.traffic)

@@ -230,7 +230,7 @@ def test_one_long_fine_tuning_passes_through_the_shorter_ones(tmp_path):
     for length, accuracy in found.items():
         models = learner.trained_for(length / 10, start).fit(agents, np.eye(len(kept)))
         assert models.history.loss.shape[0] == length
-        assert score_models(models, aside, "classification").mean() == accuracy
+        assert score_models(models, aside, "classification").mean("accuracy") == accuracy
     assert best_length({20: 0.5, 5: 0.5, 10: 0.4}) == 5
     assert best_length({5: 0.5, 10: 0.6}) == 10
 

@@ -15,6 +15,7 @@ import cli_runs
 import kinfed
 from cli_runs import ABOUT, in_a_process
 from kinfed.data import Preparation
+from score_tables import scores_in
 
 COMMANDS = ("demo", "theory", "weights", "personalize", "data", "sketch", "flower", "reproduce", "leaderboard", "bench")
 
@@ -33,7 +34,7 @@ def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
     what, gain, where = done.stdout.strip().splitlines()
     assert what.startswith("160 schools shared sketches, moments and scores")
     assert done.stderr == ""  # no bars where the output is not a terminal, and no warnings
-    scores = pd.read_csv(tmp_path / "demo" / "scores.csv", index_col="agent")
+    scores = scores_in(tmp_path / "demo")
     assert len(scores) == 160
     means = scores.mean()
     assert means["personalized"] < min(means["local"], means["grand-mean"])
@@ -71,7 +72,7 @@ def test_weights_and_personalize_on_ones_own_table(kinfed_here, tmp_path):
     assert (code, wrong) == (0, "")
     assert "column ward: one-hot encoded as east, west" in told
     assert "after/index.html" in told
-    assert pd.read_csv(tmp_path / "after" / "scores.csv").shape == (8, 4)
+    assert scores_in(tmp_path / "after").shape == (8, 4)
     assert "kinfed personalize patients.csv --target outcome" in (tmp_path / "after" / "index.html").read_text()
 
 
@@ -135,7 +136,7 @@ def test_options_reach_the_library(kinfed_here, tmp_path):
         options={"steps": 30},
         standardise=False,
     )
-    found = pd.read_csv(tmp_path / "p" / "scores.csv", index_col="agent")
+    found = scores_in(tmp_path / "p")
     np.testing.assert_allclose(found.to_numpy(), expected.scores.to_numpy(), rtol=1e-12)
     assert Preparation.fit(train, standardise=False).transform(train)[0].X.max() > 20  # ages: nothing was standardised
 
@@ -164,7 +165,7 @@ def test_json_is_one_document_that_agrees_with_the_files(kinfed_here, tmp_path):
     assert document["seed"] == document["settings"]["seed"] == 5
     assert document["report"] == "p/index.html"
     assert sorted(document["files"]) == sorted(f"p/{path.name}" for path in (tmp_path / "p").iterdir())
-    scores = pd.read_csv(tmp_path / "p" / "scores.csv", index_col="agent")
+    scores = scores_in(tmp_path / "p")
     assert document["scores"] == pytest.approx(scores.mean().to_dict())
     for baseline in ("local", "grand-mean"):
         low, high = document["comparisons"][baseline]["interval"]

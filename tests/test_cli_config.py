@@ -2,7 +2,6 @@
 
 import tomllib
 
-import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ import cli_runs
 from cli_runs import ABOUT
 from kinfed.cli.config import pair, settings_text
 from kinfed.settings import Settings, toml_value
+from score_tables import scores_in
 
 VALUES = st.one_of(
     st.booleans(),
@@ -73,7 +73,7 @@ def test_a_run_can_be_repeated_from_what_it_wrote_down(kinfed_here, tmp_path):
     for name in ("scores.csv", "weights.csv"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
     assert used(tmp_path / "again") == {**used(tmp_path / "first"), "out": "again"}
-    assert pd.read_csv(tmp_path / "again" / "scores.csv")["personalized"].notna().all()
+    assert scores_in(tmp_path / "again")["personalized"].notna().all()
 
 
 @pytest.mark.parametrize("command", ["weights", "theory"])

@@ -9,7 +9,9 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import log_loss
 from sklearn.svm import LinearSVC
 
-from kinfed.analysis import bootstrap_interval, paired_comparison, score_models, worst_decile
+import kinfed
+from kinfed.analysis import LEAST_TEST_ROWS, bootstrap_interval, paired_comparison, score_models, worst_decile
+from kinfed.analysis.comparison import headline_entries
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 from kinfed.learners import Logistic, Ridge
@@ -53,7 +55,7 @@ def test_classification_scores():
         probabilities = models.predict_proba(k, agent.X)
         assert scores["accuracy"][k] == pytest.approx(np.mean(models.predict(k, agent.X) == agent.y))
         assert scores["log loss"][k] == pytest.approx(log_loss(agent.y, probabilities, labels=models.classes))
-    assert scores.metric == "accuracy"
+    assert scores.metric == "log loss"
     with pytest.raises(InputError, match="metric 'auc' is not known"):
         scores["auc"]
 
@@ -223,3 +225,110 @@ def test_a_comparison_reads_as_a_sentence():
     assert "mean squared error (lower is better) over 1000 agents: kin " in text
     assert "better for 100% of the agents" in text
     assert ": better;" in text
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30))
+def test_agents_of_few_rows_share_an_entry_of_the_headline(sizes):
+    entries, rows = headline_entries(sizes), np.array(sizes)
+    together = np.bincount(entries, weights=rows)
+    assert sorted(set(entries.tolist())) == list(range(len(together)))
+    assert len(together) == 1 or together.min() >= LEAST_TEST_ROWS
+    larger = np.flatnonzero(rows >= LEAST_TEST_ROWS)
+    alone = [k for k in larger if np.sum(entries == entries[k]) == 1]
+    assert len(alone) >= len(larger) - 1  # one at most is joined by smaller ones
+    if (rows >= LEAST_TEST_ROWS).all():
+        assert entries.tolist() == list(range(len(rows)))
+
+
+def test_one_row_cannot_decide_a_headline():
+    ours, theirs = np.array([1.0, 1.1, 0.9, 1.0]), np.array([1.1, 1.2, 1.0, 1.1])
+    sizes = np.array([50, 60, 50, 40])
+    plain = paired_comparison(ours, theirs, higher_is_better=False, sizes=sizes)
+    spoilt = paired_comparison([*ours, 90.0], [*theirs, 0.0], higher_is_better=False, sizes=[*sizes, 1])
+    assert plain.verdict == "better"
+    assert spoilt.first_mean == pytest.approx((1.0 + 1.1 + 0.9 + (40 * 1.0 + 90.0) / 41) / 4)
+    assert (spoilt.few_rows, spoilt.pooled_into, spoilt.n_agents) == (1, 1, 5)
+    assert "1 agent with fewer than 10 test rows counts together with the next larger one" in str(spoilt)
+    many = paired_comparison(np.ones(14), np.full(14, 2.0), higher_is_better=False, sizes=[3] * 12 + [30, 30])
+    assert "12 agents with fewer than 10 test rows count together as 3" in str(many)
+    assert paired_comparison(ours, theirs, higher_is_better=False).pooling == ""
+
+
+def test_means_are_over_agents_and_over_rows():
+    found = paired_comparison([1.0, 3.0], [2.0, 2.0], higher_is_better=False, sizes=[30, 10])
+    assert (found.first_mean, found.first_rows_mean) == (2.0, 1.5)
+    assert (found.second_mean, found.second_rows_mean) == (2.0, 2.0)
+    assert (found.first_spread, found.second_spread) == (pytest.approx(np.std([1, 3], ddof=1)), 0.0)
+
+
+def test_who_loses_is_told_by_name_and_clearly_beyond_two_standard_errors():
+    names = [f"site {k}" for k in range(15)]
+    ours, theirs = np.ones(15), np.full(15, 2.0)
+    ours[[3, 7]] = 2.5, 4.0
+    errors = np.full(15, 0.5)
+    found = paired_comparison(ours, theirs, higher_is_better=False, names=names, errors=errors)
+    assert (found.losers, found.clear_losers) == (("site 7", "site 3"), ("site 7",))
+    everybody = paired_comparison(theirs, np.ones(15), higher_is_better=False, names=names)
+    assert (len(everybody.losers), everybody.clear_losers) == (15, ())
+    assert "site 9 and 5 more" in str(everybody)
+
+
+def test_standard_errors_of_differences_are_paired_row_by_row():
+    train, test = make_federation(size=30), make_federation(size=30, seed=1)
+    result = kinfed.personalize(train, rule="grand-mean", test=test)
+    for k, agent in enumerate(test):
+        ours, alone = ((models.predict(k, agent_rows(result, agent)) - agent.y) ** 2 for models in trained_models(result))
+        expected = np.std(ours - alone, ddof=1) / np.sqrt(30)
+        assert result.scored["personalized"].versus_local["mean squared error"][k] == pytest.approx(expected)
+    assert result.scored["local"].versus_local == {}
+
+
+def agent_rows(result, agent):
+    return result.preparation.transform(Federation((agent,), ("x0", "x1", "x2")))[0].X
+
+
+def trained_models(result):
+    return result.models, result.baselines["local"]
+
+
+def test_a_model_worse_than_the_floor_is_said_to_be():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 12)), rng.normal(size=400)
+    federation = Federation.from_arrays(X, y, np.repeat([f"site {k}" for k in range(20)], 20))
+    train, test = federation.split(test_size=0.5, seed=0)
+    result = kinfed.personalize(train, rule="local", test=test)
+    assert result.compare("floor").verdict == "worse"
+    assert str(result).startswith(
+        "On average personal models are worse than the agents' own means, which need no model: mean"
+    )
+    assert kinfed.personalize(train, rule="local", test=test, baselines=False).warning == result.warning
+    better = kinfed.concept_shift(n_agents=8, n=30, dim=2, spread=0.0, seed=0)
+    assert kinfed.personalize(better.train, rule="local", test=better.test(30, seed=1)).warning == ""
+
+
+def test_intervals_over_splits_cover_agents_and_splits():
+    covered = []
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        values = 0.3 + 0.3 * rng.normal(size=25) + 0.2 * rng.normal(size=(5, 1)) + 0.5 * rng.normal(size=(5, 25))
+        low, high = bootstrap_interval(values, seed=seed)
+        covered.append(low <= 0.3 <= high)
+    assert 0.88 <= np.mean(covered) <= 0.99
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(8, 30), st.integers(2, 6), st.integers(0, 1000))
+def test_splits_that_agree_are_one_split(n_agents, splits, seed):
+    first, second = np.random.default_rng(seed).gamma(2.0, size=(2, n_agents))
+    one = paired_comparison(first, second, higher_is_better=False, seed=seed)
+    many = paired_comparison(*(np.tile(x, (splits, 1)) for x in (first, second)), higher_is_better=False, seed=seed)
+    assert many.interval == pytest.approx(one.interval, abs=0.02 * np.ptp(one.interval))
+    assert many.ratio_interval == pytest.approx(one.ratio_interval, abs=0.02 * np.ptp(one.ratio_interval))
+    assert (many.splits, many.difference) == (splits, pytest.approx(one.difference))
+
+
+def test_a_value_missing_in_one_split_is_that_of_the_others():
+    first, second = np.array([[1.0, 2.0], [np.nan, 4.0]]), np.array([[3.0, 3.0], [9.0, 3.0]])
+    found = paired_comparison(first, second, higher_is_better=False)
+    assert (found.first_mean, found.second_mean) == ((1.0 + 3.0) / 2, 3.0)

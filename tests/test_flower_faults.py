@@ -10,6 +10,7 @@ import pytest
 
 from flower_federation import AGENTS, LEARNER, ROUNDS, write_federation_app
 from kinfed.backends.flower.nodes import InProcessGrid
+from score_tables import scores_in
 
 pytestmark = pytest.mark.torch
 
@@ -71,7 +72,7 @@ def test_the_rest_finish_and_the_log_names_the_culprit(sites, tmp_path, monkeypa
     assert told[:2] == ("south", f"training {garbage + 1}")
     assert GARBAGE[garbage] in told.reason
     assert "no model in this run" in told[3]
-    scores = pd.read_csv(out / "scores.csv", index_col="agent")["personalized"]
+    scores = scores_in(out)["personalized"]
     assert np.isfinite(scores.drop("south")).all()
     assert np.isnan(scores["south"])
     with np.load(next(out.glob("result-*.npz"))) as stored:

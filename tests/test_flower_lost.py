@@ -16,6 +16,7 @@ from flower_federation import SEED, config, lines_of, write_federation_app, writ
 from kinfed.backends.site import sites_of
 from kinfed.backends.wire import Failure
 from kinfed.model import LAST_RUN, load_model
+from score_tables import scores_in
 from site_runs import Unruly, methods_of
 from site_runs import run as run_across
 
@@ -172,7 +173,7 @@ def check(loss, federation, back):
     assert asked.loc[left, lost].any(axis=None)
     np.testing.assert_allclose(weights.loc[left].sum(axis=1), 1.0)
 
-    scores = pd.read_csv(out / "scores.csv", index_col="agent")
+    scores = scores_in(out)
     assert scores.loc[lost].isna().all(axis=None)
     np.testing.assert_allclose(scores.loc[left], absent.scores.loc[left], atol=1e-6)
     assert found.compare("local").n_agents == len(left)

@@ -84,4 +84,4 @@ def test_a_file_that_is_changed_is_noticed_at_the_next_message(tmp_path, change)
             f"agent south: its data have changed since this run began ({told}), so it takes no further part; "
             "put them back, or start the run again"
         )
-        assert {"north", "west"} <= set(pd.read_csv(out / "scores.csv").dropna().agent)
+        assert {"north", "west"} <= set(pd.read_csv(out / "scores.csv").dropna(subset="value").agent)

@@ -29,6 +29,7 @@ from flower_federation import (
 from kinfed.backends.site import sites_of
 from kinfed.backends.wire import Failure
 from kinfed.model import load_model
+from score_tables import scores_in
 from site_runs import Unruly
 from site_runs import run as run_across
 
@@ -130,7 +131,7 @@ def test_a_site_killed_in_a_round_that_returns_for_the_tests_keeps_the_model_it_
     np.testing.assert_allclose(weights.to_numpy(), absent.weights.matrix, atol=1e-6)
     assert not weights["west"].any()
     assert pd.read_csv(out / "weights-asked.csv", index_col=0)["west"].any()
-    scores = pd.read_csv(out / "scores.csv", index_col="agent")
+    scores = scores_in(out)
     assert scores.loc["west"].isna().all()
     assert found.compare("local").n_agents == 2
     assert found.compare("local").first_mean == pytest.approx(scores["personalized"].mean())

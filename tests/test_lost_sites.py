@@ -27,6 +27,7 @@ from kinfed.learners.base import site_learner
 from kinfed.model import LAST_RUN, keep_model
 from kinfed.result import Personalization
 from question_sites import pooled
+from score_tables import scores_in
 from site_runs import Answer, KilledError, Unruly, generated, labelled, methods_of, parts_of, run, spec_of
 
 TRAINING = {"moments", "derivatives", "local-training"}
@@ -282,7 +283,7 @@ def test_what_was_asked_and_used_and_what_follows_is_written(kind: str, tmp_path
     missed = pd.read_csv(tmp_path / "attendance.csv")
     assert list(missed.columns) == ["agent", "phase", "reason", "what follows"]
     assert missed["what follows"].str.contains("no model in this run").all()
-    assert pd.read_csv(tmp_path / "scores.csv", index_col="agent").loc[int(lost)].isna().all()
+    assert scores_in(tmp_path).loc[int(lost)].isna().all()
     again = kinfed.load(tmp_path, learner=learner)
     assert again.withheld == found.withheld
     np.testing.assert_array_equal(again.asked.matrix, found.asked.matrix)

@@ -13,8 +13,8 @@ def test_networks_personalise_classes():
     generated = kinfed.label_shift(n_agents=12, n=40, classes=3, groups=3, concentration=0.3, seed=0)
     learner = TorchLearner(hidden=(8,), epochs=30, batch_size=10, learning_rate=1e-2)
     result = kinfed.personalize(generated.train, learner, test=generated.test(100, seed=1), seed=0)
-    assert result.metric == "accuracy"
-    assert result.scores["personalized"].mean() > 0.6
+    assert result.metric == "log loss"
+    assert result.scored["personalized"].mean("accuracy") > 0.6
     assert "one-hot encoded" in "\n".join(result.choices)
     again = kinfed.personalize(generated.train, learner, seed=0)
     for name, values in result.models.parameters.items():
@@ -38,7 +38,7 @@ def test_federated_averaging_in_the_estimator():
 def test_torch_is_a_learner_by_name():
     generated = kinfed.label_shift(n_agents=4, n=20, classes=2, seed=0)
     result = kinfed.personalize(generated.train, "torch", test=generated.test(20, seed=1))
-    assert (result.metric, result.learner.task) == ("accuracy", "classification")
+    assert (result.metric, result.learner.task) == ("log loss", "classification")
     numbers = kinfed.concept_shift(n_agents=4, n=10, dim=3, seed=0).train
     assert kinfed.personalize(numbers, "torch").learner.task == "regression"
     with pytest.raises(kinfed.InputError, match="no torch option 'depth'"):

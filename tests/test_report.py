@@ -22,6 +22,7 @@ from kinfed.report.headline import answer
 from kinfed.report.page import embedded_data, page
 from kinfed.report.run import drawn_candidates
 from kinfed.report.text import Change, Measure, counted, listed, nbytes, percent, sentence, signed_percent, weight
+from kinfed.reporting import report_data
 from report_samples import (
     HOSTILE,
     calibrated_story,
@@ -659,3 +660,22 @@ def test_story_needs_all_agents():
         story_of(kinfed.weigh(geometry, "local"))
     with pytest.raises(kinfed.InputError, match="2 group labels for 3 agents"):
         story_of(weights_of(3), groups=("a", "b"))
+
+
+def test_models_worse_than_the_floor_are_said_to_be_in_the_first_line():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(180, 6)), rng.integers(0, 2, 180)
+    names = np.repeat([f"ward {k}" for k in range(6)], [60, 40, 40, 20, 10, 10])
+    train, test = kinfed.Federation.from_arrays(X, y, names).split(test_size=0.4, seed=0)
+    result = kinfed.personalize(train, "logistic", "local", test)
+    told = Page(page(report_data(result))).text
+    first = told.index(
+        "On average personal models are worse than the agents' own class shares, which need no model: log loss"
+    )
+    assert first < told.index("changes nothing against learning alone")
+    assert "Against the agent's own class shares" in told
+    assert "Accuracy, over agents" in told
+    assert "Mean over rows" in told
+    assert "Spread between agents" in told
+    assert "agents with fewer than 10 test rows count together as" in told
+    assert "8, few" in told

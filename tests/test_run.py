@@ -28,7 +28,7 @@ def personal_models(generated):
 
 
 def test_scores_stand_beside_both_baselines(result, generated):
-    assert list(result.scores.columns) == ["local", "grand-mean", "personalized"]
+    assert list(result.scores.columns) == ["floor", "local", "grand-mean", "personalized"]
     assert tuple(result.scores.index) == generated.train.names
     assert result.metric == "mean squared error"
     against_local = result.compare("local")

@@ -156,7 +156,7 @@ class Kind:
     def symbols(self, labels: int) -> dict[str, int]:
         """What is known of it without running anything."""
         columns, numbers = (self.numeric + 2, self.numeric + 3) if self.mixed else (self.numeric, self.numeric)
-        scores = 2 if labels else 1
+        scores = 6 if labels else 3
         return {"B": len(self.sizes), "c": columns, "d": numbers, "C": labels, "D": self.features, "S": scores}
 
 

@@ -127,7 +127,7 @@ def test_the_command_tells_its_version(installed):
 def test_a_table_becomes_models_scores_and_a_report(installed):
     installed.run("kinfed", "personalize", "patients.csv", *ABOUT, "--leave-out", "country", "--out", "after")
     scores = pd.read_csv(installed.folder / "after" / "scores.csv")
-    assert {"local", "grand-mean", "personalized"} <= set(scores.columns)
+    assert {"local", "grand-mean", "personalized"} <= set(scores.method)
     page = (installed.folder / "after" / "index.html").read_text(encoding="utf-8")
     for asset in (ROOT / "src" / "kinfed" / "report" / "assets").iterdir():
         assert asset.read_text(encoding="utf-8").strip().splitlines()[-1].strip() in page, asset.name

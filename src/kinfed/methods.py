@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,12 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.analysis import METRICS, Scores, score_models
+from kinfed.analysis import FLOOR, OwnScores, Scores, federation_scores, own_scores
 from kinfed.backends.agents import Agents, Delivery, Places, Question, SiteView, TrainingSpec
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import Arrays, ArraySpec, Message, arrays_of
 from kinfed.checkpoint import Store
-from kinfed.federation import Federation
 from kinfed.learners.base import USUAL_PLAN, Learner, Models, fit_planned, packed
 from kinfed.learners.delivered import DeliveredModels, model_and_row, withheld_of
 from kinfed.progress import Progress
@@ -161,6 +160,9 @@ METHODS: Registry[Method] = Registry("method", {"weighted": Weighted(), "local":
 BASELINES = ("local", "grand-mean")
 """The methods every result is compared with."""
 
+REFERENCES = (*BASELINES, FLOOR)
+"""What personal models are compared with: the baselines, and what needs no model."""
+
 
 def delivered(
     method: str, learner: Learner, models: Models, spec: TrainingSpec, withheld: Mapping[int, str]
@@ -226,67 +228,73 @@ class Evaluation(Question[dict[str, Scores]]):
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
         """Scores on own test rows; the last model is the agent's own, and is kept if it keeps models."""
-        methods, metrics = asked.settings["methods"], METRICS[site.spec.task]
-        values = np.full((len(methods), len(metrics)), np.nan)
-        models = None
-        for place, method in enumerate(methods):
-            models = None if method is None else METHODS[method].unpack(arrays_of(asked.arrays, place), site)
-            if models is not None and site.test is not None:
-                scored = score_models(models, _alone(site), site.spec.task)
-                values[place] = [scored[metric][0] for metric in metrics]
+        methods = asked.settings["methods"]
+        models = [
+            None if method is None else METHODS[method].unpack(arrays_of(asked.arrays, place), site)
+            for place, method in enumerate(methods)
+        ]
+        found = OwnScores.nothing(len(methods), site.spec.task)
+        if site.test is not None:
+            given = [None if one is None else (one, 0) for one in models]
+            found = own_scores(given, site.test, site.agent.y, site.spec.task, site.spec.classes, _local(methods))
         if site.keep_model is not None:
             told = asked.settings
             home = Delivery(str(told["run"]), dict(told["weights"]), dict(told["asked"]), str(told["withheld"]))
-            site.keep_model(site, models, method, home)
+            site.keep_model(site, models[-1], methods[-1], home)
         if not any(METHODS[method].needs_site for method in methods if method is not None):
             site.state.clear()  # the run is over; should it be killed now, no method would ask for what was kept
-        return Message({"rows": 0 if site.test is None else len(site.test)}, {"values": values})
+        return Message({"rows": 0 if site.test is None else len(site.test)}, found._asdict())
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
-        """A number for each model and metric."""
-        return {"values": ArraySpec((len(self.models), len(METRICS[spec.task])), gaps=True)}
+        """A number and its standard error for the floor, each model and metric; and errors against learning alone."""
+        shapes = {name: one.shape for name, one in OwnScores.nothing(len(self.models), spec.task)._asdict().items()}
+        return {name: ArraySpec(shape, gaps=True) for name, shape in shapes.items()}
 
     def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
-        """The number of test rows is one."""
+        """The number of test rows is one, and errors are never negative."""
         whole_number(answer.settings["rows"], "the number of test rows")
+        if any((answer.arrays[name] < 0).any() for name in ("errors", "versus_local")):
+            return "it holds a negative standard error"
         return None
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> dict[str, Scores]:
-        """The scores of every method; none where nobody has test rows."""
-        metrics, names = METRICS[spec.task], tuple(spec.names[t] for t in self.targets)
-        values = np.full((len(self.targets), len(self.models), len(metrics)), np.nan)
-        sizes = np.zeros(len(self.targets), dtype=np.int64)
-        for row, t in enumerate(self.targets.tolist()):
-            if t in answers:
-                values[row], sizes[row] = answers[t].arrays["values"], answers[t].settings["rows"]
-        if not sizes.any():
-            return {}
-        return {
-            name: Scores(
-                spec.task,
-                names,
-                sizes,
-                {metric: np.ascontiguousarray(values[:, place, j]) for j, metric in enumerate(metrics)},
-            )
-            for place, name in enumerate(self.models)
-        }
+        """The scores of the floor and of every method; none where nobody has test rows."""
+        own = {t: OwnScores(**one.arrays) for t, one in answers.items()}
+        return self._scores(spec, own, {t: int(one.settings["rows"]) for t, one in answers.items()})
 
     def pooled(self, agents: PooledAgents) -> dict[str, Scores]:
         """The same without packing models, unless a method has its own way to predict at an agent."""
-        if agents.test is None:
+        test, methods = agents.test, [method for method, _ in self.models.values()]
+        if test is None:
             return {}
-        if any(METHODS[method].needs_site for method, _ in self.models.values()):
+        if any(METHODS[method].needs_site for method in methods):
             return super().pooled(agents)
-        return {
-            name: score_models(models, agents.test, agents.task, self.targets) for name, (_, models) in self.models.items()
-        }
+        found = {}
+        for row, t in enumerate(self.targets.tolist()):
+            given = [(models, row) for _, models in self.models.values()]
+            found[t] = own_scores(given, test[t], agents.rows[t].y, agents.task, agents.spec.classes, _local(methods))
+        return self._scores(agents.spec, found, {t: len(test[t]) for t in found})
+
+    def _scores(self, spec: TrainingSpec, own: Mapping[int, OwnScores], rows: Mapping[int, int]) -> dict[str, Scores]:
+        """What agents found, by place, over all targets."""
+        targets = self.targets.tolist()
+        sizes = np.array([rows.get(t, 0) for t in targets], dtype=np.int64)
+        if not sizes.any():
+            return {}
+        nothing = OwnScores.nothing(len(self.models), spec.task)
+        names = tuple(spec.names[t] for t in targets)
+        scores = federation_scores(spec.task, names, sizes, [own.get(t, nothing) for t in targets])
+        found = dict(zip((FLOOR, *self.models), scores, strict=True))
+        if spec.task == "unsupervised":
+            del found[FLOOR]
+        return found
+
+
+def _local(methods: Sequence[str | None]) -> int | None:
+    """Where learning alone stands among the methods that the own models are compared with."""
+    return next((place for place, method in enumerate(methods[:-1]) if method == "local"), None)
 
 
 def _heard(spec: TrainingSpec, weights: Array | None, row: int) -> dict[str, float]:
     """Whom a row of weights listens to, by name."""
     return {} if weights is None else {spec.names[k]: float(weights[row, k]) for k in np.flatnonzero(weights[row] > 0)}
-
-
-def _alone(site: SiteView) -> Federation:
-    assert site.test is not None
-    return Federation((site.test,), tuple(f"x{place}" for place in range(site.spec.dim)))

@@ -85,9 +85,8 @@ def onboard(
         if one.agent == name:  # what it did not tell, its weights do not know
             raise KinfedError(f"it missed {one.phase}")
     evaluation = Evaluation(learner, {"personalized": ("weighted", models)}, own, row.matrix, stamp.run, quorum=0.0)
-    scores = {
-        metric: float(values[0]) for scored in joined.ask(evaluation).values() for metric, values in scored.values.items()
-    }
+    found = joined.ask(evaluation)
+    scores = {metric: float(values[0]) for metric, values in found["personalized"].values.items()} if found else {}
     if joined.audit is not None:
         joined.audit.note(f"agent {name} came late and has weights and a model")
     if joined.preparation is None:

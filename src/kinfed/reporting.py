@@ -8,7 +8,7 @@ from dataclasses import fields
 from kinfed.analysis import comparisons, diagnosis_of, gain_of
 from kinfed.backends.pooled import PooledAgents
 from kinfed.data.description import columns_table
-from kinfed.methods import BASELINES
+from kinfed.methods import REFERENCES
 from kinfed.progress import Progress
 from kinfed.report import MANY_AGENTS, ReportData
 from kinfed.result import Personalization, Weighting
@@ -42,7 +42,7 @@ def report_data(
         title=title or f"Who helps whom among {len(result.known.names)} agents",
         weights=weights,
         scored={} if trained is None else trained.scored,
-        comparisons={} if trained is None else comparisons(trained.scored, BASELINES, result.seed),
+        comparisons={} if trained is None else comparisons(trained.scored, REFERENCES, result.seed),
         predicted=result.found.get("predicted"),
         diagnosis=result.found.get("diagnosis"),
         choices=tuple(result.choices),
@@ -57,6 +57,9 @@ def report_data(
         withheld={} if trained is None else trained.withheld,
         asked=None if trained is None else trained.asked,
         columns=columns_table(result.preparation) if any(one.is_judged for one in result.preparation.readings) else None,
+        beside={}
+        if trained is None or not trained.scored
+        else {one: comparisons(trained.scored, REFERENCES, result.seed, metric=one) for one in trained.metrics[1:]},
     )
 
 

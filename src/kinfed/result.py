@@ -13,7 +13,8 @@ import numpy as np
 import pandas
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.analysis import PairedComparison, Scores, compare_scores
+from kinfed.analysis import FLOOR, PairedComparison, Scores, compare_scores, comparisons
+from kinfed.analysis.metrics import metric_named
 from kinfed.backends.agents import Agents
 from kinfed.backends.audit import Audit
 from kinfed.backends.pooled import PooledAgents
@@ -25,7 +26,7 @@ from kinfed.federation import Federation
 from kinfed.learners import Learner, Models
 from kinfed.learners.delivered import model_and_row, withheld_of
 from kinfed.markup import card, listing, paragraph, table
-from kinfed.methods import BASELINES, METHODS
+from kinfed.methods import METHODS, REFERENCES
 from kinfed.model import NO_RUN, PersonalModel, RunStamp, refuse_rows
 from kinfed.onboarding import Newcomer, onboard
 from kinfed.plotting.evaluation import PersonalizationPlots, WeightingPlots
@@ -254,9 +255,9 @@ class Personalization(Weighting):
 
     @property
     def scores(self) -> pandas.DataFrame:
-        """The leading metric: a row per agent, columns local, grand-mean and personalized."""
+        """The leading metric: a row per agent; columns floor, local, grand-mean and personalized, those that exist."""
         self._need_test("scores")
-        columns = {name: scores[scores.metric] for name, scores in self.scored.items()}
+        columns = {name: scores[self.metric] for name, scores in self.scored.items()}
         return pandas.DataFrame(columns, index=pandas.Index(self.known.names, name="agent"))
 
     @property
@@ -267,13 +268,35 @@ class Personalization(Weighting):
     @property
     def metric(self) -> str:
         """What the scores are, such as "mean squared error"."""
-        self._need_test("metric")
-        return self.scored["personalized"].metric
+        return self.metrics[0]
 
-    def compare(self, baseline: str = "local", *, level: float = 0.95) -> PairedComparison:
-        """Personal models against a baseline, paired over agents, with a bootstrap interval."""
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics of the headline, the leading one first."""
+        self._need_test("metric")
+        return self.scored["personalized"].headline
+
+    @property
+    def warning(self) -> str:
+        """What a reader must know first: that personal models are worse than what needs no model; empty if they are not."""
+        found = comparisons(self.scored, (FLOOR,), self.seed)
+        return found[FLOOR].warning if FLOOR in found else ""
+
+    def compare(self, baseline: str = "local", *, metric: str | None = None, level: float = 0.95) -> PairedComparison:
+        """Personal models against "local", "grand-mean" or "floor", paired over agents, with a bootstrap interval.
+
+        Parameters
+        ----------
+        baseline : {"local", "grand-mean", "floor"}
+        metric : str, optional
+            The leading one by default.
+        level : float
+            Confidence of the interval.
+        """
         self._need_test("compare")
-        return compare_scores(self.scored, one_of(baseline, BASELINES, "baseline"), self.seed, level)
+        one_of(baseline, [name for name in REFERENCES if name in self.scored], "baseline")
+        chosen = self.metric if metric is None else metric_named(metric).name
+        return compare_scores(self.scored, baseline, self.seed, level, metric=chosen)
 
     @property
     def plot(self) -> PersonalizationPlots:
@@ -363,10 +386,11 @@ class Personalization(Weighting):
             raise InputError(f"{what} needs test data: call personalize(..., test=...)")
 
     def __str__(self) -> str:
-        lines = [] if self.weighed is None else [repr(self.weighed)]
+        lines = [self.warning] if self.warning else []
+        lines += [] if self.weighed is None else [repr(self.weighed)]
         lines += [f"agent {name} has no model: it {what}" for name, what in self.withheld.items()]
         if self.scored:
-            lines += [str(self.compare(baseline)) for baseline in BASELINES if baseline in self.scored]
+            lines += [str(one) for one in comparisons(self.scored, REFERENCES, self.seed).values()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas
 from numpy.typing import NDArray
 
-from kinfed.analysis import Diagnosis, PredictedGain, Scores, ShiftTest, TheoryTerms
+from kinfed.analysis import Diagnosis, PredictedGain, Scores, ShiftTest, TheoryTerms, long_table
 from kinfed.backends.audit import Audit
 from kinfed.backends.spec import FederationSpec
 from kinfed.backends.wire import arrays_of
@@ -82,7 +82,7 @@ def write_tables(result: Weighting, folder: Path) -> None:
             tables["calibration"] = result.weighed.calibration.table
     if isinstance(result, Personalization):
         if result.scored:
-            tables["scores"] = result.scores
+            tables["scores"] = long_table(result.scored).set_index("agent")
         if result.asked is not None:
             tables["weights-asked"] = result.asked.to_frame()
         if result.exchange is not None:

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
+import pandas
 from numpy.typing import ArrayLike
 
-from kinfed.analysis import Scores
+from kinfed.analysis import Scores, headline_metrics, mean_scores
 from kinfed.backends.agents import Agents, AgentsLostError, ChooseEmbeddings
 from kinfed.backends.audit import Absence
 from kinfed.backends.flower import QUIET
@@ -51,7 +52,8 @@ from kinfed.progress import Progress
 from kinfed.result import Personalization
 from kinfed.result_files import RECORDS
 from kinfed.settings import BACKENDS, Settings
-from kinfed.validation import one_of, unknown
+from kinfed.splitting import derived_seed
+from kinfed.validation import one_of, positive_integer, unknown
 from kinfed.weights import RULES, Weights
 from kinfed.weights.weighing import without_agents
 
@@ -99,7 +101,9 @@ def personalize(
         A file to which every message between server and agents is written, where agents are sites of their own.
     **choices
         Any other field of `kinfed.settings.Settings`: ``method``, ``options`` of the rule, ``kernel``, ``shift``,
-        ``n_features``, ``sampling``, ``standardise``, ``baselines`` and so on.
+        ``n_features``, ``sampling``, ``standardise``, ``baselines``, ``metric`` of the headline, ``repeats`` and so on.
+        With ``repeats`` above one the rows of `train` and `test` are split again, by the same shares, and all is done
+        again; scores are means over the splits, their intervals cover agents and splits, and models are those of the first.
 
     Returns
     -------
@@ -111,7 +115,7 @@ def personalize(
     >>> generated = kinfed.concept_shift(n_agents=20, n=15, dim=5, spread=0.0, seed=0)
     >>> result = kinfed.personalize(generated.train, test=generated.test(200, seed=1))
     >>> list(result.scores.columns)
-    ['local', 'grand-mean', 'personalized']
+    ['floor', 'local', 'grand-mean', 'personalized']
     """
     settings, chosen, train = chosen_settings(
         train, learner, groups, {"rule": rule, "seed": seed, "backend": backend, **choices}
@@ -120,35 +124,88 @@ def personalize(
         raise InputError("the federation has no target to learn; name its column when reading it, as target=...")
     if test is not None and test.names != train.names:
         raise InputError("train and test must hold the same agents in the same order; use Federation.split")
+    if settings.repeats > 1 and test is None:
+        raise InputError("rows are split again for every repeat, so there must be test rows: give test=..., or --test-size")
+    if settings.repeats > 1 and any(agent.time is not None for agent in train):
+        raise InputError("rows that are split by time have one split only; leave out repeats, or the time")
     folder, log = (None if path is None else Path(path) for path in (checkpoint, audit))
     if settings.backend == "pooled" and log is not None:
         raise InputError("nothing crosses where all rows are here, so there is no audit; use backend='sites'")
     if settings.backend != "pooled":
         site_learner(chosen)
+    result = _personalized(train, test, chosen, settings, folder, log, progress)
+    if test is None or settings.repeats == 1 or not result.scored:
+        return result
+    again = [
+        _repeated(train, test, chosen, settings, folder, progress, number) for number in range(2, settings.repeats + 1)
+    ]
+    return replace(result, scored=mean_scores([result.scored, *again], result.known.sizes))
+
+
+def _personalized(
+    train: Federation,
+    test: Federation | None,
+    learner: Learner,
+    settings: Settings,
+    folder: Path | None,
+    log: Path | None,
+    progress: Progress | None,
+) -> Personalization:
+    """One run on one split, on the backend that was asked for."""
     data = "" if folder is None else "".join(one.digest() for one in (train, test) if one is not None)
-    store = Store(folder, {} if folder is None else {**settings.telling(chosen), "data": data})
+    store = Store(folder, {} if folder is None else {**settings.telling(learner), "data": data})
     if settings.backend == "pooled":
-        return run(pooled_agents(train, test, chosen, settings, store), chosen, settings, store, progress)
-    sites = sites_of(train, test, chosen, store.below("sites"))
+        return run(pooled_agents(train, test, learner, settings, store), learner, settings, store, progress)
+    sites = sites_of(train, test, learner, store.below("sites"))
     with connected(
         _flower(sites) if settings.backend == "flower" else InProcess(sites),
-        chosen,
+        learner,
         comparing(settings),
         store,
         standardise=settings.standardise,
         columns=settings.columns,
-        seed=seed,
+        seed=settings.seed,
         agents=len(sites),
         log=log,
         data=data,
     ) as agents:
-        found = run(agents, chosen, settings, store, progress)
+        found = run(agents, learner, settings, store, progress)
     # The rows are here after all: what can be told from them, and newcomers, need no messages.
     there = train.select([train.names.index(name) for name in agents.spec.names])
     rows = agents.preparation.transform(there.in_order())
-    here = PooledAgents(rows, chosen.task, seed, agents.spec.embeddings, chosen, preparation=agents.preparation)
+    here = PooledAgents(rows, learner.task, settings.seed, agents.spec.embeddings, learner, preparation=agents.preparation)
     notes = agents.preparation.notes(there)
     return replace(found, agents=here, found={**found.found, "notes": notes})
+
+
+def _repeated(
+    train: Federation,
+    test: Federation,
+    learner: Learner,
+    settings: Settings,
+    folder: Path | None,
+    progress: Progress | None,
+    number: int,
+) -> dict[str, Scores]:
+    """Scores of a run on another split of the same rows: every agent tests on as many as before; the seed is derived."""
+    seed = int(derived_seed(settings.seed, "repeat", number).generate_state(1)[0])
+    shares = test.sizes / np.maximum(train.sizes + test.sizes, 1)
+    own, held = together(train, test).split_by(shares.tolist(), seed)
+    told = None if progress is None else partial(_labelled, progress, f"repeat {number} of {settings.repeats}")
+    alike, place = replace(settings, seed=seed, repeats=1), None if folder is None else folder / f"repeat-{number}"
+    return dict(_personalized(own, held, learner, alike, place, None, told).scored)
+
+
+def together(train: Federation, test: Federation) -> Federation:
+    """Training and test rows of every agent, as one federation."""
+    agents = []
+    for own, held in zip(train, test, strict=True):
+        table = isinstance(own.X, pandas.DataFrame)
+        X = pandas.concat([own.X, held.X], ignore_index=True) if table else np.concatenate([own.X, held.X])
+        y = None if own.y is None or held.y is None else np.concatenate([own.y, held.y])
+        beside = {name: np.concatenate([values, held.beside[name]]) for name, values in own.beside.items()}
+        agents.append(replace(own, X=X, y=y, **beside))
+    return replace(train, agents=tuple(agents))
 
 
 def chosen_settings(
@@ -163,7 +220,10 @@ def chosen_settings(
     chosen = learner_for(train[0].y, learner, **given.get("learner_options", {}))
     settings = Settings(**given, learner=learner if isinstance(learner, str) else learner_text(chosen))
     one_of(settings.backend, BACKENDS, "backend")
+    positive_integer(settings.repeats, "repeats")
     METHODS[settings.method]  # an unknown name is named
+    if settings.metric:  # and so is a metric of another task
+        settings = replace(settings, metric=headline_metrics(settings.metric, chosen.task))
     own = train if groups is None else replace(train, groups=group_labels(groups, train.names))  # type: ignore[arg-type]
     check_outcome(own, chosen.task)
     if "groups" in RULES[settings.rule].needs and "groups" not in settings.options and own.groups is not None:
@@ -194,6 +254,7 @@ def run(
     on_result : callable, optional
         Given the result of all that took part, before anybody who came late is asked for anything.
     """
+    leading = headline_metrics(settings.metric, learner.task)
     context, stamp = method_context(agents, learner, settings, progress), _stamp(store)
     asked = _weigh(context, settings, store)
     models, weights = _train(context, settings, store, asked)
@@ -206,7 +267,7 @@ def run(
         agents=agents,
         models=models["personalized"],
         baselines={name: models[name] for name in BASELINES if name in models},
-        scored=scored,
+        scored={name: replace(one, leading=leading) for name, one in scored.items()},
         exchange=agents.audit,
         stamp=stamp,
         asked=told.asked,

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import tomli_w
 
+from kinfed.analysis.metrics import METRICS, metric_named
 from kinfed.backends.spec import learner_text
 from kinfed.columns import Roles
 from kinfed.embedding import KERNELS, MEDIAN, SAMPLINGS, SHIFTS, Kernel
@@ -173,6 +174,13 @@ class Settings:
     learner: str = choice("ridge", "What is trained.", names=lambda: LEARNERS)
     learner_options: Mapping[str, Any] = choice({}, "Option of the learner, such as penalty=0.1.", on=_FITTED)
     baselines: bool = choice(True, "Train learning alone and one common model too, to compare with.", on=_TRAINED)
+    metric: tuple[str, ...] = choice((), "Metric of the headline; the first leads.", on=_TRAINED, names=lambda: METRICS)
+    repeats: int = choice(
+        1,
+        "Splits, weights and trainings; scores are means over them, models are those of the first.",
+        on={PERSONALIZE},
+        least=1,
+    )
     backend: str = choice("pooled", "Where the rows are.", on={PERSONALIZE}, names=lambda: BACKENDS)
     seed: int = choice(0, "Equal seeds give equal results.", least=0)
     agents: int = choice(1, "How many sites to wait for, as long as a phase may take.", _SITES, {FLOWER}, least=1)
@@ -200,7 +208,19 @@ class Settings:
 
     def telling(self, learner: Learner) -> dict[str, str]:
         """What tells two runs apart, as texts."""
-        apart = {"data", "agents", "seconds", "quorum", "out", "checkpoint", "learner", "learner_options", "options"}
+        apart = {
+            "metric",
+            "repeats",
+            "data",
+            "agents",
+            "seconds",
+            "quorum",
+            "out",
+            "checkpoint",
+            "learner",
+            "learner_options",
+            "options",
+        }
         told = {one.name: repr(getattr(self, one.name)) for one in fields(self) if one.name not in apart}
         options = {name: getattr(value, "tolist", lambda value=value: value)() for name, value in self.options.items()}
         return {**told, "options": repr(sorted(options.items())), "learner": learner_text(learner)}
@@ -275,7 +295,8 @@ def checked_value(name: str, one: Field[Any], value: Any) -> Any:
     usual, names = default_of(one, ""), one.metadata["names"]
     if isinstance(usual, tuple):
         parts = value.split(",") if isinstance(value, str) else value
-        return tuple(str(part).strip() for part in parts if str(part).strip())
+        found = tuple(str(part).strip() for part in parts if str(part).strip())
+        return tuple(metric_named(part).name for part in found) if one.name == "metric" else found
     if value == "" and usual is None:
         return None
     wanted: Any = str if usual is None else Mapping if isinstance(usual, dict) else type(usual)

@@ -2,28 +2,39 @@
 
 `bounds` and `predicted_gain` are the paper's theory as software: the terms of its bounds, and the gain to expect before any
 training. `shifts` asks whether agents differ in their inputs, their answers, or the answers to equal inputs (see
-docs/diagnosis.md); `diagnosis` records what was found. `scores` and `comparison` measure models agent by agent: agents are
-the unit, a comparison is paired over them, and its interval comes from resampling them. `kinship` arranges agents for the
-eye.
+docs/diagnosis.md); `diagnosis` records what was found. `metrics`, `scores` and `comparison` measure models agent by agent:
+agents are the unit, a comparison is paired over them, and its interval comes from resampling them (`bootstrap`). `kinship`
+arranges agents for the eye.
 """
 
+from kinfed.analysis.bootstrap import bootstrap_interval
 from kinfed.analysis.bounds import TheoryTerms, theory_terms
 from kinfed.analysis.comparison import (
     PairedComparison,
-    bootstrap_interval,
     compare_scores,
     comparisons,
     paired_comparison,
 )
 from kinfed.analysis.diagnosis import Diagnosis, ShiftTest
+from kinfed.analysis.metrics import METRICS, headline_metrics, metrics_of
+from kinfed.analysis.own_scores import OwnScores, federation_scores, mean_scores, own_scores
 from kinfed.analysis.predicted_gain import PredictedGain, gain_of, predict_gain_of_points
-from kinfed.analysis.scores import HIGHER_IS_BETTER, METRICS, Scores, score_models, worst_decile
+from kinfed.analysis.scores import (
+    FLOOR,
+    LEAST_TEST_ROWS,
+    Scores,
+    long_table,
+    score_models,
+    worst_decile,
+)
 from kinfed.analysis.shifts import diagnosis_of, shift_tests
 
 __all__ = [
-    "HIGHER_IS_BETTER",
+    "FLOOR",
+    "LEAST_TEST_ROWS",
     "METRICS",
     "Diagnosis",
+    "OwnScores",
     "PairedComparison",
     "PredictedGain",
     "Scores",
@@ -33,7 +44,13 @@ __all__ = [
     "compare_scores",
     "comparisons",
     "diagnosis_of",
+    "federation_scores",
     "gain_of",
+    "headline_metrics",
+    "long_table",
+    "mean_scores",
+    "metrics_of",
+    "own_scores",
     "paired_comparison",
     "predict_gain_of_points",
     "score_models",

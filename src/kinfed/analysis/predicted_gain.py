@@ -28,8 +28,8 @@ import numpy as np
 import pandas
 from numpy.typing import ArrayLike
 
+from kinfed.analysis.bootstrap import bootstrap_interval
 from kinfed.analysis.bounds import TheoryTerms, theory_terms
-from kinfed.analysis.comparison import bootstrap_interval
 from kinfed.backends.pooled import PooledAgents
 from kinfed.embedding import FourierFeatures
 from kinfed.errors import InputError

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from kinfed.analysis.metrics import HEADLINE, METRICS, JudgedRows, metrics_of
 from kinfed.backends.agents import Task
 from kinfed.errors import InputError
 from kinfed.federation import Federation
@@ -19,18 +19,11 @@ from kinfed.markup import card, paragraph, table
 from kinfed.plotting.evaluation import ScoresPlots
 from kinfed.validation import Array, Integers, one_of, target_indices
 
-HIGHER_IS_BETTER: Mapping[str, bool] = MappingProxyType(
-    {"mean squared error": False, "accuracy": True, "log loss": False, "score": True}
-)
-"""The metrics, and which way they are read."""
+LEAST_TEST_ROWS = 10
+"""Test rows of an agent that stands by itself in a headline; agents with fewer are pooled there, and marked."""
 
-METRICS: Mapping[Task, tuple[str, ...]] = MappingProxyType(
-    {"regression": ("mean squared error",), "classification": ("accuracy", "log loss"), "unsupervised": ("score",)}
-)
-"""The metrics of each task, the leading one first."""
-
-PROBABILITY_FLOOR = 1e-6
-"""Least probability the log loss takes a class to have: a class a model never saw costs 13.8, not infinity."""
+FLOOR = "floor"
+"""What scores call the agent's own mean, or its class shares: a model must beat them to be worth anything."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,27 +38,60 @@ class Scores:
     sizes : array of int of shape (T,)
         Numbers of test points.
     values : mapping from metric to array of shape (T,)
-        NaN for agents without test points; the log loss is NaN for models without probabilities.
+        NaN for agents without test points; metrics of probabilities are NaN for models without them. Means over the splits
+        where there were several.
+    errors : mapping from metric to array of shape (T,)
+        Standard errors of the values, over test rows and over splits; NaN where there is none.
+    splits : mapping from metric to array of shape (R, T)
+        The values of every split, where there were several; empty otherwise.
+    versus_local : mapping from metric to array of shape (T,)
+        Standard errors of the difference to learning alone, paired row by row, for metrics that are means over rows. Only
+        personal models that were tested beside it have them.
+    leading : tuple of str
+        The metrics of the headline, the leading one first; those of the task by default.
     """
 
     task: Task
     names: tuple[str, ...]
     sizes: Integers
     values: Mapping[str, Array]
+    errors: Mapping[str, Array] = field(default_factory=dict)
+    splits: Mapping[str, Array] = field(default_factory=dict)
+    versus_local: Mapping[str, Array] = field(default_factory=dict)
+    leading: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The metrics of the headline that there are: a model without probabilities has no log loss."""
+        asked = [one for one in self.leading or HEADLINE[self.task] if one in self.values]
+        there = tuple(one for one in asked if not np.isnan(self.values[one]).all())
+        return there or tuple(asked) or tuple(self.values)[:1]
 
     @property
     def metric(self) -> str:
-        """The leading metric of the task."""
-        return METRICS[self.task][0]
+        """The leading metric."""
+        return self.headline[0]
 
     def __getitem__(self, metric: str) -> Array:
         return self.values[one_of(metric, self.values, "metric")]
+
+    def table(self, metric: str) -> Array:
+        """The values of every split, shape (R, T)."""
+        return self.splits[metric] if metric in self.splits else self[metric][None]
+
+    def error(self, metric: str) -> Array:
+        """Standard errors of a metric; NaN where there is none."""
+        return self.errors.get(metric, np.full(len(self.names), np.nan))
 
     def mean(self, metric: str | None = None) -> float:
         """Mean over the agents that have test points; NaN if none has."""
         values = self[metric or self.metric]
         known = values[~np.isnan(values)]
         return float(known.mean()) if len(known) else float("nan")
+
+    def rows_mean(self, metric: str | None = None) -> float:
+        """Mean over test rows: agents count as often as they have rows; NaN if none has any."""
+        return rows_mean(self[metric or self.metric], self.sizes)
 
     def to_frame(self) -> pandas.DataFrame:
         """A row per agent, a column per metric."""
@@ -79,7 +105,7 @@ class Scores:
     def __str__(self) -> str:
         parts = [
             f"mean {metric} {self.mean(metric):.4g}, "
-            f"worst decile {worst_decile(values, higher_is_better=HIGHER_IS_BETTER[metric]):.4g}"
+            f"worst decile {worst_decile(values, higher_is_better=METRICS[metric].higher_is_better):.4g}"
             for metric, values in self.values.items()
             if not np.isnan(values).all()
         ]
@@ -90,7 +116,13 @@ class Scores:
 
 
 def score_models(
-    models: Models, federation: Federation, task: Task, targets: int | Sequence[int] | Integers | None = None
+    models: Models,
+    federation: Federation,
+    task: Task,
+    targets: int | Sequence[int] | Integers | None = None,
+    *,
+    train: Federation | None = None,
+    metrics: Sequence[str] | None = None,
 ) -> Scores:
     """Test each model on the data of its agent.
 
@@ -101,32 +133,91 @@ def score_models(
     federation : Federation
         Test data.
     task : {"regression", "classification", "unsupervised"}
-        Regression is scored by the mean squared error, classification by accuracy and log loss, and models without a
-        target by their own score per point.
+        Which metrics there are (`kinfed.analysis.metrics`); models without a target have their own score per point.
     targets : array of shape (T,), optional
         The agent each model is for; all agents in order by default.
+    train : Federation, optional
+        Training data of the same agents; R2 is NaN without.
+    metrics : sequence of str, optional
+        Some metrics of the task, where others would take their time; all by default.
     """
-    one_of(task, METRICS, "task")
+    one_of(task, HEADLINE, "task")
     chosen = target_indices(targets, len(federation))
     if len(models) != len(chosen):
         raise InputError(
             f"there are {len(models)} models for {len(chosen)} agents; give the agent of each model as targets"
         )
-    values = np.full((len(chosen), len(METRICS[task])), np.nan)
+    asked = [one for one in metrics_of(task) if metrics is None or one.name in metrics]
+    values, errors = np.full((2, len(asked), len(chosen)), np.nan)
     for row, k in enumerate(chosen.tolist()):
         agent = federation[k]
         if len(agent.X) == 0:
             continue
         if task == "unsupervised":
-            values[row] = _method(models, "score", "an unsupervised task")(row, agent.X)
-        elif agent.y is None:
+            values[:, row] = method_of(models, "score", "an unsupervised task")(row, agent.X)
+            continue
+        if agent.y is None:
             raise InputError(f"agent {federation.names[k]} has no target to test predictions against")
-        elif task == "regression":
-            values[row] = np.mean((np.asarray(models.predict(row, agent.X)) - np.asarray(agent.y, dtype=np.float64)) ** 2)
-        else:
-            values[row] = _classification(models, row, agent.X, np.asarray(agent.y))
-    columns = {metric: np.ascontiguousarray(values[:, column]) for column, metric in enumerate(METRICS[task])}
-    return Scores(task, tuple(federation.names[k] for k in chosen), federation.sizes[chosen], columns)
+        rows = judged_rows(models, row, agent.X, agent.y, task, None if train is None else train[k].y)
+        values[:, row], errors[:, row] = np.transpose([metric(rows) for metric in asked])
+    names, sizes = tuple(federation.names[k] for k in chosen), federation.sizes[chosen]
+    found, unsure = ({one.name: table[j].copy() for j, one in enumerate(asked)} for table in (values, errors))
+    return Scores(task, names, sizes, found, unsure)
+
+
+def judged_rows(models: Models, row: int, X: Any, y: Any, task: Task, trained_on: Any = None) -> JudgedRows:
+    """What the model of a row says of an agent's test rows.
+
+    Parameters
+    ----------
+    models : Models
+    row : int
+    X, y
+        Test rows.
+    task : {"regression", "classification"}
+    trained_on : array, optional
+        The agent's own outcome in training.
+    """
+    if task == "regression":
+        centre = float("nan") if trained_on is None else float(np.mean(np.asarray(trained_on, dtype=np.float64)))
+        predicted = np.asarray(models.predict(row, X), dtype=np.float64)
+        return JudgedRows(np.asarray(y, dtype=np.float64), predicted, None, centre)
+    if not (hasattr(models, "predict_proba") and getattr(models, "has_probabilities", True)):
+        labels, predicted = np.asarray(y).tolist(), np.asarray(models.predict(row, X)).tolist()
+        place = {label: index for index, label in enumerate(sorted({*labels, *predicted}))}
+        return JudgedRows(np.array([place[one] for one in labels]), np.array([place[one] for one in predicted]))
+    probabilities = np.asarray(models.predict_proba(row, X), dtype=np.float64)
+    classes = np.asarray(method_of(models, "classes", "a classification task"))
+    place = {label: index for index, label in enumerate(classes.tolist())}
+    # A label the whole training federation never had is a miss of floor probability.
+    codes = np.array([place.get(label, -1) for label in np.asarray(y).tolist()], dtype=np.int64)
+    return JudgedRows(codes, probabilities.argmax(axis=1), probabilities)
+
+
+def long_table(scored: Mapping[str, Scores]) -> pandas.DataFrame:
+    """All scores, a row for each agent, method and metric: value, test rows and standard error."""
+    parts = [
+        pandas.DataFrame(
+            {
+                "agent": list(one.names),
+                "method": method,
+                "metric": metric,
+                "value": values,
+                "test_rows": one.sizes,
+                "standard_error": one.error(metric),
+            }
+        )
+        for method, one in scored.items()
+        for metric, values in one.values.items()
+    ]
+    return pandas.concat(parts, ignore_index=True)
+
+
+def rows_mean(values: ArrayLike, sizes: ArrayLike) -> float:
+    """Mean of agents' values, each as often as it has rows; NaN values are left out."""
+    known, rows = np.asarray(values, dtype=np.float64), np.asarray(sizes, dtype=np.float64)
+    there = ~np.isnan(known) & (rows > 0)
+    return float(np.average(known[there], weights=rows[there])) if there.any() else float("nan")
 
 
 def worst_decile(values: ArrayLike, *, higher_is_better: bool) -> float:
@@ -136,21 +227,8 @@ def worst_decile(values: ArrayLike, *, higher_is_better: bool) -> float:
     return float(np.quantile(known, 0.1 if higher_is_better else 0.9)) if len(known) else float("nan")
 
 
-def _classification(models: Models, row: int, X: Any, y: NDArray[Any]) -> tuple[float, float]:
-    """Accuracy and log loss of one model."""
-    if not (hasattr(models, "predict_proba") and getattr(models, "has_probabilities", True)):
-        return float(np.mean(np.asarray(models.predict(row, X)) == y)), float("nan")
-    probabilities = np.asarray(models.predict_proba(row, X))
-    classes = np.asarray(_method(models, "classes", "a classification task"))
-    place = {label: index for index, label in enumerate(classes.tolist())}
-    codes = np.array([place.get(label, -1) for label in y.tolist()])
-    # A label the whole training federation never had is a miss of floor probability.
-    given = np.where(codes >= 0, probabilities[np.arange(len(y)), codes], 0.0)
-    accuracy = float(np.mean(probabilities.argmax(axis=1) == codes))
-    return accuracy, float(-np.log(np.clip(given, PROBABILITY_FLOOR, 1.0)).mean())
-
-
-def _method(models: Models, name: str, purpose: str) -> Any:
+def method_of(models: Models, name: str, purpose: str) -> Any:
+    """What models must have for a purpose; raise if they have not."""
     if not hasattr(models, name):
         raise InputError(f"{type(models).__name__} has no {name}, which {purpose} needs")
     return getattr(models, name)

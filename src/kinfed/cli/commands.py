@@ -12,6 +12,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from kinfed.analysis.metrics import metric_named
 from kinfed.cli import options as opt
 from kinfed.cli.config import SETTINGS, settings_text
 from kinfed.cli.outputs import (
@@ -65,7 +66,7 @@ def demo(out: Out = Path("demo"), seed: Seed = 0, force: opt.Force = False, json
     say(
         f"{len(train)} schools shared sketches, moments and scores, found whose data help them, and trained a model of "
         f"their own on {int(train.sizes.sum())} pupils; {int(test.sizes.sum())} others tested it.",
-        gained(result, "a school", "the schools"),
+        f"{result.warning} {gained(result, 'a school', 'the schools')}".strip(),
         f"The report is {out / REPORT}: open it in a browser.",
     )
 
@@ -141,9 +142,11 @@ def _personalize(settings: Settings, json: bool, force: bool) -> None:
         return
     tested = ["Nothing was tested: all rows were trained on."]
     if result.scored:
-        tested = [str(result), gained(result, "an agent", "the agents"), f"Scores are in {out / 'scores.csv'}."]
+        compared = [one for one in str(result).split("\n") if one != result.warning]
+        tested = [*compared, gained(result, "an agent", "the agents"), f"Scores are in {out / 'scores.csv'}."]
     report = [] if result.weighed is None else [f"Weights are in {out / 'weights.csv'}, and the report is {out / REPORT}."]
     say(
+        *([result.warning] if result.warning else []),
         *result.choices,
         *([] if result.exchange is None else result.exchange.describe()),
         *tested,
@@ -194,6 +197,8 @@ def _ready(settings: Settings, files: tuple[str, ...], force: bool) -> Path:
     check_folder(out)
     refuse_results(out, files, force)
     check_options(settings.rule, RULES[settings.rule].weigh, settings.options, given=1)
+    for name in settings.metric:
+        metric_named(name)
     return out
 
 

@@ -110,14 +110,15 @@ def _parameter(name: str, one: Field[Any], place: str) -> Parameter:
     how: dict[str, Any] = {"rich_help_panel": told["panel"], "metavar": "NUMBER"}
     if one.name == "bandwidth":
         kind, how["click_type"] = Any, BandwidthType()
-    elif names is not None:
+    elif names is not None and not isinstance(usual, tuple):
         text = f"{text.rstrip('.')}: {', '.join(names())}."
         how |= {"metavar": "NAME", "callback": _known(name, names), "autocompletion": _completes(name, names)}
     elif isinstance(usual, bool):
         flag, how["metavar"] = f"--{name}/--no-{name}", None
     elif isinstance(usual, dict | tuple):
+        text = text if names is None else f"{text.rstrip('.')}: {', '.join(names())}."
         kind, text = list[str] | None, f"{text} May be given several times."
-        how["metavar"] = PAIR if isinstance(usual, dict) else "COLUMN"
+        how["metavar"] = PAIR if isinstance(usual, dict) else "COLUMN" if names is None else "NAME"
         flag, usual = flag.removesuffix("s") if isinstance(usual, dict) else flag, None
     elif one.name == "out":
         kind, usual, how["metavar"] = Path, Parameter.empty, "FOLDER"

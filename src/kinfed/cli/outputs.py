@@ -18,13 +18,13 @@ from rich.markup import escape
 from rich.table import Table
 
 import kinfed
-from kinfed.analysis import PairedComparison, PredictedGain
+from kinfed.analysis import FLOOR, PairedComparison, PredictedGain, comparisons
 from kinfed.cli.config import SETTINGS, settings_text
 from kinfed.cli.options import choices_of
 from kinfed.cli.terminal import Bars, made_folder, resumable, typed_command
 from kinfed.errors import InputError
 from kinfed.federation import Federation
-from kinfed.methods import BASELINES
+from kinfed.methods import REFERENCES
 from kinfed.predictions import MODELS, folder_of
 from kinfed.result import Personalization, Weighting
 from kinfed.result_files import write_tables
@@ -140,27 +140,47 @@ class ResultFolder:
 
 
 def gained(result: Personalization, one: str, all_of_them: str) -> str:
-    """What personal models gained over learning alone and over one common model, in a sentence."""
-    if not all(name in result.scored for name in BASELINES):
+    """What personal models gained over learning alone, one common model and the floor, in sentences on one line."""
+    found = comparisons(result.scored, REFERENCES, result.seed)
+    if not found:
         return f"The {result.metric} is {result.scored['personalized'].mean():.4g}."
-    alone, common = result.compare("local"), result.compare("grand-mean")
-    return (
-        f"The {alone.metric} is {alone.first_mean:.4g}, against {alone.second_mean:.4g} for {one} alone "
-        f"({_change(alone)}, better for {alone.better:.0%} of {all_of_them}) and {common.second_mean:.4g} for one common "
-        f"model ({_change(common)}, better for {common.better:.0%})."
-    )
+    first, own = next(iter(found.values())), "class shares" if result.learner.task == "classification" else "mean"
+    names = {"local": f"{one} alone", "grand-mean": "one common model", FLOOR: f"its own {own}"}
+    told = [
+        f"{other.second_mean:.4g} for {names[name]} ({_change(other)}, better for {other.better:.0%} of "
+        f"{all_of_them if other.n_agents == first.n_agents else f'the {other.n_agents} that have one'})"
+        for name, other in found.items()
+    ]
+    rows = [f"{other.second_rows_mean:.4g}" for other in found.values()]
+    words = [f"The {first.metric} is {first.first_mean:.4g}, against {_listed(told)}."]
+    words += [f"Over test rows it is {first.first_rows_mean:.4g}, against {_listed(rows)}."]
+    for metric in result.metrics[1:]:
+        beside = comparisons(result.scored, REFERENCES, result.seed, metric=metric)
+        means = _listed([f"{other.second_mean:.4g}" for other in beside.values()])
+        ours = next(iter(beside.values())).first_mean
+        words.append(f"The {metric} is {ours:.4g}, against {means}.")
+    if first.pooling:
+        words.append(f"{first.pooling}.")
+    return " ".join(words)
 
 
 def personal_account(result: Personalization, files: Sequence[Path], report: Path) -> dict[str, Any]:
     """Everything ``kinfed personalize --json`` prints."""
     scores = result.scores if result.scored else pandas.DataFrame(index=pandas.Index(result.known.names, name="agent"))
-    compared = [result.compare(name) for name in BASELINES if name in result.scored]
+    compared = comparisons(result.scored, REFERENCES, result.seed)
+    metrics = result.metrics if result.scored else ()
     return {
         **_run(result.settings.chosen(PERSONALIZE), files, report),
         "seed": result.seed,
         "metric": result.metric if result.scored else None,
+        "metrics": metrics,
         "scores": {name: float(scores[name].mean()) for name in scores},
-        "comparisons": {one.second_name: {**asdict(one), "verdict": one.verdict} for one in compared},
+        "scores over rows": {name: one.rows_mean(result.metric) for name, one in result.scored.items()},
+        "comparisons": _compared(compared),
+        "beside": {
+            metric: _compared(comparisons(result.scored, REFERENCES, result.seed, metric=metric)) for metric in metrics[1:]
+        },
+        "warning": result.warning,
         "weights": None if result.weighed is None else _weights(result.weighed),
         "choices": result.choices,
         "exchange": [] if result.exchange is None else result.exchange.describe(),
@@ -212,8 +232,16 @@ def theory_table(predicted: PredictedGain) -> None:
     Console(soft_wrap=True).print(table)
 
 
+def _compared(found: Mapping[str, PairedComparison]) -> dict[str, Any]:
+    return {name: {**asdict(one), "verdict": one.verdict} for name, one in found.items()}
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
 def _change(comparison: PairedComparison) -> str:
-    if comparison.metric == "accuracy":
+    if comparison.metric in ("accuracy", "balanced accuracy"):
         return f"{100 * comparison.difference:+.1f} points"
     as_share = not comparison.higher_is_better and np.isfinite(comparison.ratio)
     return f"{comparison.ratio - 1:+.1%}" if as_share else f"{comparison.difference:+.4g}"

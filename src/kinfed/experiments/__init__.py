@@ -9,6 +9,7 @@ from kinfed.experiments.experiment import Experiment
 from kinfed.experiments.feature_count import FeatureCount
 from kinfed.experiments.femnist import Femnist
 from kinfed.experiments.identical_agents import IdenticalAgents
+from kinfed.experiments.interval_coverage import IntervalCoverage
 from kinfed.experiments.leaderboard import Leaderboard
 from kinfed.experiments.never_wrong import NeverWrong
 from kinfed.experiments.real_federations import RealFederations
@@ -26,6 +27,7 @@ _ALL: tuple[type[Experiment], ...] = (
     CalibratedNetworks,
     CalibratedFemnist,
     Leaderboard,
+    IntervalCoverage,
 )
 EXPERIMENTS = {one.name: one for one in _ALL}
 """The one list of experiments; a new one is one file and one line above."""

@@ -211,7 +211,7 @@ def tuned_accuracies(
 
     def look(done: int, models: Any) -> None:
         if done in lengths:
-            found[done] = score_models(models, aside, "classification").mean("accuracy")
+            found[done] = score_models(models, aside, "classification", metrics=["accuracy"]).mean("accuracy")
 
     # One training to the greatest length passes through all others.
     learner.trained_for(max(lengths) / learner.epochs, start).fit(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas
 
-from kinfed.analysis import HIGHER_IS_BETTER, score_models
+from kinfed.analysis import METRICS, score_models
 from kinfed.backends.pooled import PooledAgents
 from kinfed.data import SyntheticFederation
 from kinfed.embedding import FourierFeatures, Gaussian
@@ -153,7 +153,7 @@ def train_and_test(
     targets = np.tile(np.arange(len(train)), len(weights))
 
     def look(done: int, models: Any) -> None:
-        seen[done] = score_models(models, test, task, targets)[metric]
+        seen[done] = score_models(models, test, task, targets, metrics=[metric])[metric]
         content: dict[str, Any] = {str(epoch): values for epoch, values in seen.items()}
         write_whole(kept, lambda file: np.savez(file, **content))
 
@@ -170,7 +170,7 @@ def train_and_test(
         look(learner.epochs, models)
     epochs = np.array(sorted(seen))
     values = np.array([seen[int(epoch)] for epoch in epochs]).reshape(len(epochs), len(weights), len(train))
-    return {method: Trial(epochs, values[:, row], HIGHER_IS_BETTER[metric]) for row, method in enumerate(weights)}
+    return {method: Trial(epochs, values[:, row], METRICS[metric].higher_is_better) for row, method in enumerate(weights)}
 
 
 def _load(path: Path) -> dict[int, Array]:

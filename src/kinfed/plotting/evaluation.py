@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _WORDS = {"local": "learning alone", "grand-mean": "one common model"}
+_REFERENCES = {**_WORDS, "floor": "the agents' own means or class shares"}
 _DIRECTIONS = {"to the server": ("from the agents", BLUE), "to the agent": ("to the agents", ORANGE)}
 _OUTCOMES = {1: ("better", GREEN, "o"), 0: ("equal", GREY, "s"), -1: ("worse", VERMILION, "X")}
 _TIE = 1e-9  # relative difference below which two scores are equal, as in paired comparisons
@@ -143,7 +144,7 @@ class PersonalizationPlots(WeightingPlots):
 
         Parameters
         ----------
-        baseline : {"local", "grand-mean"}
+        baseline : {"local", "grand-mean", "floor"}
         axes : Axes, optional
             Where to draw; a new figure by default.
         """
@@ -168,7 +169,7 @@ class PersonalizationPlots(WeightingPlots):
             what = "gain" if comparison.higher_is_better else "saving"
             better, equal, worse = ((outcome == one).sum() for one in _OUTCOMES)
             drawn.set(
-                xlabel=f"{what} in {comparison.metric} against {_WORDS[baseline]}",
+                xlabel=f"{what} in {comparison.metric} against {_REFERENCES[baseline]}",
                 title=f"Better for {better}, equal for {equal}, worse for {worse} agents;\n{told}",
             )
             return figure_of(drawn)

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kinfed.analysis import LEAST_TEST_ROWS
 from kinfed.markup import Html, escape, listing, paragraph
 from kinfed.report.context import NOT_JUDGED, ReportContext
 from kinfed.report.elements import Cell, Column, Section, agent_link, facts, joined, table
 from kinfed.report.text import (
-    BASELINE_NAMES,
     NOTHING,
+    baseline_name,
     count,
     counted,
     figures,
@@ -71,6 +72,11 @@ def _how_to_read(context: ReportContext) -> str:
         ]
     if context.measure is not None:
         told.append(f"Measured gain: {context.measure.unit}, on test rows. A plus is always good.")
+        if np.nanmin(context.test_rows, initial=LEAST_TEST_ROWS) < LEAST_TEST_ROWS:
+            told.append(
+                f"Few: fewer than {LEAST_TEST_ROWS} test rows; such agents count together at the top of this page, and "
+                "their own gains are mostly chance."
+            )
     return " ".join(told)
 
 
@@ -99,7 +105,10 @@ def _overview(context: ReportContext) -> Html:
     ]
     if prediction.meaning:
         columns.append(Column("Predicted gain"))
-    columns += [Column(f"Against {BASELINE_NAMES[baseline]}", hint="Measured gain") for baseline in context.gains]
+    if context.measure is not None:
+        columns.append(Column("Test rows"))
+        names = [baseline_name(baseline, context.measure.metric) for baseline in context.gains]
+        columns += [Column(f"Against {name}", hint="Measured gain") for name in names]
     if prediction.meaning:
         columns.append(Column("Advice", "text"))
 
@@ -114,6 +123,8 @@ def _overview(context: ReportContext) -> Html:
             ]
             if prediction.meaning:
                 row.append(Cell(prediction.told(agent), prediction.gain[agent]))
+            if context.measure is not None:
+                row.append(Cell(_test_rows(context, agent), context.test_rows[agent]))
             row += [Cell(_measured(context, gains, agent), gains[agent]) for gains in context.gains.values()]
             if prediction.meaning:
                 row.append(prediction.advice[agent])
@@ -124,6 +135,11 @@ def _overview(context: ReportContext) -> Html:
 
 def _measured(context: ReportContext, gains: Array, agent: int) -> str:
     return NOTHING if context.measure is None else context.measure.told(float(gains[agent]))
+
+
+def _test_rows(context: ReportContext, agent: int) -> str:
+    rows = float(context.test_rows[agent])
+    return f"{count(rows)}{', few' if 0 < rows < LEAST_TEST_ROWS else ''}"
 
 
 def _chapter(context: ReportContext, tests: dict[str, Array], agent: int) -> Html:
@@ -139,10 +155,12 @@ def _chapter(context: ReportContext, tests: dict[str, Array], agent: int) -> Htm
     ]
     if prediction.meaning:
         pairs.append(("Predicted gain", prediction.told(agent)))
-    pairs += [
-        (f"Measured, against {BASELINE_NAMES[baseline]}", _measured(context, gains, agent))
-        for baseline, gains in context.gains.items()
-    ]
+    if context.measure is not None:
+        pairs.append(("Test rows", _test_rows(context, agent)))
+        pairs += [
+            (f"Measured, against {baseline_name(baseline, context.measure.metric)}", _measured(context, gains, agent))
+            for baseline, gains in context.gains.items()
+        ]
     if weights.calibration is not None:
         pairs.append(("Its choice", escape(weights.calibration.personal(agent))))
     pairs += [(words, probability(float(values[agent]))) for words, values in tests.items()]

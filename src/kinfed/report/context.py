@@ -58,7 +58,7 @@ class ReportData:
     scored : mapping from "local", "grand-mean" and "personalized" to Scores
         Empty before training.
     comparisons : mapping from "local" and "grand-mean" to PairedComparison
-        Personal models against that baseline; empty before training.
+        Personal models against that baseline, and the floor; empty before training.
     predicted : PredictedGain, optional
         None where the rule is judged by models: there calibration predicts. None, too, for more than `MANY_AGENTS`.
     diagnosis : Diagnosis, optional
@@ -86,6 +86,8 @@ class ReportData:
         What was asked for before they were lost.
     columns : DataFrame, optional
         What every column is, what is done with it, and why; None where they were numbers from the start.
+    beside : mapping from metric to a mapping as `comparisons`
+        The same by the other metrics of the headline.
     """
 
     title: str
@@ -106,6 +108,7 @@ class ReportData:
     withheld: Mapping[str, str] = field(default_factory=dict)
     asked: Weights | None = None
     columns: pandas.DataFrame | None = None
+    beside: Mapping[str, Mapping[str, PairedComparison]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         count = len(self.weights.names)
@@ -182,6 +185,8 @@ class ReportContext:
         None before training.
     gains : mapping from baseline to array of shape (B,)
         Measured.
+    test_rows : array of shape (B,)
+        Rows of every agent that models were tested on; NaN before training.
     """
 
     data: ReportData
@@ -195,6 +200,7 @@ class ReportContext:
     prediction: Prediction
     measure: Measure | None
     gains: dict[str, Array]
+    test_rows: Array
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -219,11 +225,12 @@ def context_of(data: ReportData) -> ReportContext:
     chart = agent_map(distances)
     personal = data.scored.get("personalized")
     measure = None if personal is None else Measure(personal.metric)
-    gains = {
-        baseline: measure.gains(by_agent(weights.names, personal), by_agent(weights.names, data.scored[baseline]))
-        for baseline in BASELINE_NAMES
-        if personal is not None and measure is not None and baseline in data.scored
-    }
+    gains = {}
+    if personal is not None and measure is not None:
+        there = {name: by_agent(weights.names, one, measure.metric) for name, one in data.scored.items()}
+        compared = [name for name in BASELINE_NAMES if name in there]
+        gains = {name: measure.gains(there["personalized"], there[name]) for name in compared}
+    tested = {} if personal is None else dict(zip(personal.names, personal.sizes.tolist(), strict=True))
     return ReportContext(
         data=data,
         own=weights.self_weight,
@@ -236,6 +243,7 @@ def context_of(data: ReportData) -> ReportContext:
         prediction=prediction_of(weights, data.predicted),
         measure=measure,
         gains=gains,
+        test_rows=np.array([tested.get(name, np.nan) for name in weights.names], dtype=np.float64),
     )
 
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinfed.analysis import FLOOR
 from kinfed.markup import Html, escape, paragraph, tag
 from kinfed.report.context import MANY_AGENTS, NOT_JUDGED, UNITS, ReportContext, ReportData
 from kinfed.report.elements import Section, error_bar, facts, image, joined
-from kinfed.report.text import BASELINE_NAMES, SPACE, Change, count, counted, listed, number, percent, times
+from kinfed.report.text import (
+    SHARES_OF_ROWS,
+    SPACE,
+    Change,
+    baseline_name,
+    count,
+    counted,
+    listed,
+    number,
+    percent,
+    sentence,
+    times,
+)
 from kinfed.weights.calibration.family import JOIN, STAY, UNKNOWN
 
 if TYPE_CHECKING:
@@ -31,14 +44,19 @@ _SAME = {
     "one common model": "every agent has the same model as all others, the common one",
 }
 _DECILE = "Nine in ten agents reach or beat the worst decile."
+_FLOOR = (
+    "What needs no model is the floor: an agent's own mean in training, or the shares of its classes, each with half a row "
+    "more."
+)
 
 
 def headline(context: ReportContext) -> Section:
     """The first section: measured after training, predicted before it."""
     comparisons = context.data.comparisons
-    told, meaning = (_measured(comparisons), f"{_KIN} {_DECILE}") if comparisons else (_predicted(context), _KIN)
+    meaning = [_KIN, *([_DECILE] if comparisons else []), *([_FLOOR] if FLOOR in comparisons else [])]
+    told = _measured(context.data) if comparisons else _predicted(context)
     lost = _withheld(context.data)
-    return Section("in-short", "In short", joined(told, lost, paragraph(meaning, "muted"), _at_a_glance(context)))
+    return Section("in-short", "In short", joined(told, lost, paragraph(" ".join(meaning), "muted"), _at_a_glance(context)))
 
 
 def _withheld(data: ReportData) -> Html:
@@ -56,17 +74,38 @@ def _withheld(data: ReportData) -> Html:
     )
 
 
-def _measured(found: Mapping[str, PairedComparison]) -> Html:
-    lead = " ".join(answer(one, BASELINE_NAMES[key], first=place == 0) for place, (key, one) in enumerate(found.items()))
-    cards = "".join(_card(comparison, BASELINE_NAMES[baseline]) for baseline, comparison in found.items())
-    return joined(paragraph(lead, "lead"), f'<div class="cards">{cards}</div>')
+def _measured(data: ReportData) -> Html:
+    found, first = data.comparisons, next(iter(data.comparisons.values()))
+    names = {key: baseline_name(key, first.metric) for key in found}
+    warning = found[FLOOR].warning if FLOOR in found else ""
+    lead = [answer(one, names[key], first=one is first) for key, one in found.items() if not (warning and key == FLOOR)]
+    lead += [_beside(other[first.second_name], names[first.second_name]) for other in data.beside.values() if other]
+    cards = [
+        _card(one, names[key], [other[key] for other in data.beside.values() if key in other]) for key, one in found.items()
+    ]
+    splits = f"scores are means over {first.splits} splits, and intervals cover agents and splits"
+    notes = " ".join(sentence(one) for one in (splits if first.splits > 1 else "", first.pooling) if one)
+    return joined(
+        tag("p", tag("strong", escape(warning)), class_="lead") if warning else "",
+        paragraph(" ".join(lead), "lead"),
+        f'<div class="cards">{"".join(cards)}</div>',
+        paragraph(notes, "muted") if notes else "",
+    )
+
+
+def _beside(comparison: PairedComparison, baseline: str) -> str:
+    """Another metric of the headline, in half a sentence's worth."""
+    change = Change.of(comparison)
+    shown = change.words(change.value).replace("no change", "the same")
+    return f"The {comparison.metric} is {shown} {'as' if shown == 'the same' else 'than'} with {baseline}."
 
 
 def answer(comparison: PairedComparison, baseline: str, *, first: bool = True) -> str:
     """One comparison as a sentence for people; a second one need not name everything again."""
     if comparison.equal == 1:
         # A model may be right as often as another one and yet not be the same.
-        same = _SAME[baseline] if comparison.metric != "accuracy" else f"every agent's accuracy is that of {baseline}"
+        models = comparison.metric not in SHARES_OF_ROWS and baseline in _SAME
+        same = _SAME[baseline] if models else f"every agent's {comparison.metric} is that of {baseline}"
         return f"{'Learning with kin' if first else 'It'} changes nothing against {baseline}: {same}."
     change = Change.of(comparison)
     level = f"{percent(comparison.level, 0)} interval"
@@ -84,17 +123,17 @@ def answer(comparison: PairedComparison, baseline: str, *, first: bool = True) -
     return f"{asked}: {seen}, and {why}."
 
 
-def _card(comparison: PairedComparison, baseline: str) -> Html:
+def _card(comparison: PairedComparison, baseline: str, beside: Sequence[PairedComparison] = ()) -> Html:
     change = Change.of(comparison)
     verdict, same = comparison.verdict, comparison.equal == 1
     interval = change.interval if change.has_interval else "none: there are too few agents"
     rows = [
         *([] if same else [(f"{percent(comparison.level, 0)} interval", escape(interval))]),
-        ("Mean over agents", f"{number(comparison.first_mean, 4)} against {number(comparison.second_mean, 4)}"),
-        (
-            "Worst decile",
-            f"{number(comparison.first_worst_decile, 4)} against {number(comparison.second_worst_decile, 4)}",
-        ),
+        ("Mean over agents", _both(comparison.first_mean, comparison.second_mean)),
+        ("Mean over rows", _both(comparison.first_rows_mean, comparison.second_rows_mean)),
+        *((f"{sentence(one.metric).rstrip('.')}, over agents", _both(one.first_mean, one.second_mean)) for one in beside),
+        ("Worst decile", _both(comparison.first_worst_decile, comparison.second_worst_decile)),
+        ("Spread between agents", _both(comparison.first_spread, comparison.second_spread)),
     ]
     counts = {name: round(getattr(comparison, name) * comparison.n_agents) for name in ("better", "equal", "worse")}
     return joined(
@@ -105,8 +144,13 @@ def _card(comparison: PairedComparison, baseline: str) -> Html:
         _interval(change, comparison) if change.has_interval and not same else "",
         facts(rows),
         stacked(counts, "agents"),
+        paragraph(sentence(comparison.losses), "muted") if comparison.losses else "",
         "</article>",
     )
+
+
+def _both(ours: float, theirs: float) -> str:
+    return f"{number(ours, 4)} against {number(theirs, 4)}"
 
 
 def stacked(counts: dict[str, int], noun: str) -> Html:

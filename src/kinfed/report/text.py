@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from kinfed.analysis import HIGHER_IS_BETTER
+from kinfed.analysis import FLOOR, METRICS
 from kinfed.validation import Array
 
 if TYPE_CHECKING:
@@ -23,10 +23,19 @@ NOTHING = "\N{EN DASH}"
 """What stands for a number that there is not."""
 
 _LEAST_WEIGHT = 1e-6
-BASELINE_NAMES = {"local": "learning alone", "grand-mean": "one common model"}
+BASELINE_NAMES = {"local": "learning alone", "grand-mean": "one common model", FLOOR: "the agent's own mean"}
+OWN_SHARES = "the agent's own class shares"
 Unit = Literal["share", "points", "difference"]
 """What changes are told in: shares of an error, percentage points of accuracy, or the metric itself."""
 _POINTS = f"{SPACE}percentage points"
+SHARES_OF_ROWS = ("accuracy", "balanced accuracy")
+"""Metrics that are told in percent, and their changes in percentage points."""
+
+
+def baseline_name(baseline: str, metric: str) -> str:
+    """What a baseline is called; the floor of classes is not that of numbers."""
+    classes = baseline == FLOOR and METRICS[metric].task == "classification"
+    return OWN_SHARES if classes else BASELINE_NAMES[baseline]
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -127,14 +136,14 @@ class Measure:
     @property
     def higher_is_better(self) -> bool:
         """Which way the metric is read."""
-        return HIGHER_IS_BETTER[self.metric]
+        return METRICS[self.metric].higher_is_better
 
     @property
     def unit(self) -> str:
         """What a gain is a part of."""
         if not self.higher_is_better:
             return f"share of the {self.metric} that is saved"
-        return "percentage points of accuracy won" if self.metric == "accuracy" else f"{self.metric} won"
+        return f"percentage points of {self.metric} won" if self.metric in SHARES_OF_ROWS else f"{self.metric} won"
 
     def gains(self, personal: Array, baseline: Array) -> Array:
         """What every agent wins over a baseline.
@@ -148,14 +157,14 @@ class Measure:
 
     def told(self, gain: float) -> str:
         """A gain with its unit."""
-        if self.metric == "accuracy" or not self.higher_is_better:
-            return signed_percent(gain).replace("%", "pt" if self.metric == "accuracy" else "%")
+        if self.metric in SHARES_OF_ROWS or not self.higher_is_better:
+            return signed_percent(gain).replace("%", "pt" if self.higher_is_better else "%")
         return f"+{number(gain)}" if gain >= 0 and np.isfinite(gain) else number(gain)
 
 
-def by_agent(names: Sequence[str], scores: Scores) -> Array:
-    """The leading metric in the order of `names`; NaN for agents that were not tested."""
-    values = dict(zip(scores.names, scores[scores.metric].tolist(), strict=True))
+def by_agent(names: Sequence[str], scores: Scores, metric: str) -> Array:
+    """A metric in the order of `names`; NaN for agents that were not tested."""
+    values = dict(zip(scores.names, scores[metric].tolist(), strict=True))
     return np.array([values.get(name, np.nan) for name in names])
 
 
@@ -185,7 +194,7 @@ class Change:
         """
         difference = cls(comparison.difference, *comparison.interval, "difference")
         if Measure(comparison.metric).higher_is_better:
-            return replace(difference, unit="points") if comparison.metric == "accuracy" else difference
+            return replace(difference, unit="points") if comparison.metric in SHARES_OF_ROWS else difference
         low, high = comparison.ratio_interval
         share = cls(comparison.ratio - 1, low - 1, high - 1)
         if not difference.has_interval:
