@@ -277,7 +277,7 @@ def test_pickles_are_never_loaded(tmp_path):
         (
             "s,x,y\n" + "".join(f"a,1,{k}.5\nb,2,much {k}\n" for k in range(20)),
             {"agent": "s", "target": "y"},
-            "outcome y holds 'much 0', but other rows hold numbers",
+            "outcome 'y' holds 'much 0', but other rows hold numbers",
         ),
         ("\ns,x,w\na,1,1\n\nb,2,-1\n", {"agent": "s", "sample_weight": "w"}, "agent b, line 5: the sample weight is -1"),
         ('s,x,w\na,"1\n2",1\nb,2,-1\n', {"agent": "s", "sample_weight": "w"}, "agent b, line 4: the sample weight is -1"),
