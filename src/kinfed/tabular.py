@@ -185,7 +185,8 @@ def whose(names: NDArray[Any] | None, most: int = 5) -> str:
         return ""
     counts = Counter(names.tolist()).most_common()
     shown = ", ".join(f"{name} {count}" for name, count in counts[:most])
-    return f" ({shown}{f' and {len(counts) - most} more agents' if len(counts) > most else ''})"
+    others = len(counts) - most
+    return f" ({shown}{f' and {others} more agent' + 's' * (others > 1) if others > 0 else ''})"
 
 
 def _alike_names(names: Sequence[str]) -> list[str]:
