@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.backends.agents import ChooseEmbeddings, Task
+from kinfed.backends.agents import ChooseEmbeddings, Task, UndecidedLearner, learner_for_task
 from kinfed.backends.audit import Absence
 from kinfed.backends.spec import (
     PROTOCOL,
@@ -29,7 +29,7 @@ from kinfed.backends.spec import (
 )
 from kinfed.backends.transport import Transport
 from kinfed.backends.wire import ArraySpec, Message, Request, form_fault
-from kinfed.columns import class_weights, column_kind, label_codes
+from kinfed.columns import OUTCOME_KINDS, class_weights, column_kind, label_codes, outcome_as, outcome_kind
 from kinfed.data import ColumnSums, Preparation, TableSummary, summarise
 from kinfed.data.column_encoders import MOST_CATEGORIES, column_of, refuse_numbers_as_categories
 from kinfed.embedding import LabelTarget, OwnScale, common_scale, own_scale
@@ -62,6 +62,7 @@ def describe(own: OwnTable, request: Request) -> Message:
     ]
     # At once: a mistyped number would make every agent count the column, value by value.
     refuse_numbers_as_categories(agent, own.train.columns, frozenset(text))
+    undecided = isinstance(own.learner, UndecidedLearner)
     return Message(
         {
             "protocol": PROTOCOL,
@@ -75,7 +76,7 @@ def describe(own: OwnTable, request: Request) -> Message:
             "text columns": text,
             "target": "none" if agent.y is None else agent.y.dtype.kind,
             "learner": learner_text(own.learner),
-            "task": own.learner.task,
+            **({"outcome": outcome_kind(agent.y)} if undecided else {"task": own.learner.task}),
         }
     )
 
@@ -102,16 +103,17 @@ def columns(own: OwnTable, request: Request) -> Message:
 
 def scale(own: OwnTable, request: Request) -> Message:
     """The median distance between own points, sums of the target or its classes, and sizes of folds of whole groups."""
-    preparation = read_preparation(request.settings["preparation"])
-    labels = own.learner.task == "classification"
-    found = own_scale(preparation.transform(own.train)[0], labels)
+    preparation, task = read_preparation(request.settings["preparation"]), request.settings["task"]
+    learner, agent = learner_for_task(own.learner, task), own.train[0]
+    if learner is not own.learner:
+        agent = replace(agent, y=outcome_as(agent.y, task, agent.name))
+    found = own_scale(preparation.transform(replace(own.train, agents=(agent,)))[0], learner.task == "classification")
     settings: dict[str, Any] = {"median": None if np.isnan(found.median) else found.median}
-    agent = own.train[0]
     if agent.group is not None:
         how = FOLDS, int(request.settings["seed"]), 0, own.least_rows, agent.group
         dealt = deal_rows(agent.name, len(agent), agent.y, *how)
         settings["aside"] = np.bincount(dealt[dealt >= 0], minlength=FOLDS).tolist()
-    if isinstance(found.target, np.ndarray) and getattr(own.learner, "class_weight", None) == "balanced":
+    if isinstance(found.target, np.ndarray) and getattr(learner, "class_weight", None) == "balanced":
         settings["counts"] = [int((agent.y == label).sum()) for label in found.target]
     if isinstance(found.target, np.ndarray):
         return Message({**settings, "classes": label_settings(found.target)})
@@ -151,6 +153,7 @@ class Introduction:
     columns: tuple[str, ...]
     text_columns: frozenset[str]
     target: str
+    outcome: str
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], learner: Any) -> Introduction | str:
@@ -169,7 +172,10 @@ class Introduction:
                 columns=tuple(short_text(column) for column in settings["columns"]),
                 text_columns=frozenset(short_text(column) for column in settings["text columns"]),
                 target=short_text(settings["target"]),
+                outcome=str(settings.get("outcome", OUTCOME_KINDS[0])),
             )
+            if found.outcome not in OUTCOME_KINDS:
+                return "its outcome is of no known kind"
             if len(set(found.columns)) < len(found.columns) or not found.text_columns <= set(found.columns):
                 return "its columns contradict each other"
         except (KeyError, TypeError, ValueError) as error:
@@ -207,11 +213,13 @@ def agree_on_spec(
 ) -> FederationSpec:
     """The recipe of all agents that answer."""
     alike = _alike(transport, agents, learner)
+    task = _agreed_task(list(alike.values()), learner)
+    learner = learner_for_task(learner, task)
     columns = next(iter(alike.values())).columns
     categorical = frozenset().union(*(one.text_columns for one in alike.values()))
     summaries = _summaries(transport, alike, columns, categorical)
     preparation = Preparation.from_summaries(columns, summaries, standardise)
-    told = _scales(transport, {name: alike[name] for name in summaries}, preparation, learner.task, seed)
+    told = _scales(transport, {name: alike[name] for name in summaries}, preparation, task, seed)
     scales = {name: _own_scale(reply) for name, reply in told.items()}
     scale = common_scale(len(preparation.columns), list(scales.values()))
     classes = scale.target.classes if isinstance(scale.target, LabelTarget) else None
@@ -221,7 +229,7 @@ def agree_on_spec(
         least=tuple(alike[name].least_rows for name in scales),
         preparation=preparation,
         embeddings=choose(scale),
-        task=learner.task,
+        task=task,
         learner=learner_text(learner),
         classes=classes,
         seed=seed,
@@ -250,9 +258,10 @@ def _alike(transport: Transport, agents: Mapping[str, Introduction], learner: An
     by_columns = Counter(frozenset(one.columns) for one in agents.values())
     usual = by_columns.most_common(1)[0][0]
     kind = Counter(_target_kind(one) for one in agents.values()).most_common(1)[0][0]
-    if learner.task != "unsupervised" and kind == "no target":
+    task = None if isinstance(learner, UndecidedLearner) else learner.task
+    if task != "unsupervised" and kind == "no target":
         raise InputError('the agents have no target to learn; name its column, as target = "..."')
-    if learner.task == "regression" and kind == "text":
+    if task == "regression" and kind == "text":
         raise InputError("the target is not a number; for labels use learner 'logistic'")
     found = {}
     for name, one in agents.items():
@@ -268,6 +277,22 @@ def _alike(transport: Transport, agents: Mapping[str, Introduction], learner: An
             transport.refused.add(transport.addresses.pop(name))
             transport.audit.missed(Absence(name, "introduction", wrong))
     return found
+
+
+def _agreed_task(agents: list[Introduction], learner: Any) -> Task:
+    """What is learned: the learner's task, or for one that is not decided on what all outcomes together are."""
+    if not isinstance(learner, UndecidedLearner):
+        task: Task = learner.task
+        return task
+    outcomes = {one.outcome for one in agents}
+    if outcomes <= {"text", "boolean", "zero-one"}:
+        return "classification"
+    if outcomes <= {"boolean", "zero-one", "two numbers"}:
+        raise InputError(
+            "every site holds at most two whole numbers as target, which may be classes or numbers: "
+            'set task = "classification" or "regression"'
+        )
+    return "regression"
 
 
 def _target_kind(one: Introduction) -> str:
@@ -355,7 +380,7 @@ def _scales(
             return "the sums of its target do not add up"
         return wrong
 
-    request = Request("scale", {"preparation": preparation_settings(preparation), "seed": seed})
+    request = Request("scale", {"preparation": preparation_settings(preparation), "seed": seed, "task": task})
     return transport.ask("scale", dict.fromkeys(agents, request), check)
 
 
