@@ -93,7 +93,10 @@ NAMED = [
     (("weights", "patients.csv", "--agent", "hospitl", "--out", "x"), "the nearest is 'hospital'"),
     (("weights", "patients.csv", "--agent", "hospital", "--target", "outcom", "--out", "x"), "the nearest is 'outcome'"),
     (("weights", "patients.csv", "--agent", "age", "--target", "age", "--out", "x"), "both the agent and the target"),
-    (("personalize", "patients.csv", "--agent", "hospital", "--target", "ward", *QUICK), "use learner 'logistic'"),
+    (
+        ("personalize", "patients.csv", "--agent", "hospital", "--target", "ward", *QUICK, "--learner", "ridge"),
+        "use learner 'logistic'",
+    ),
     (on("patients.csv", "--leave-out", "agee"), "the nearest is 'age'"),
     (on("patients.csv", "--leave-out", "outcome"), "column 'outcome' is needed as --target and cannot be left out"),
     (on("patients.csv", "--groups", "contry"), "the nearest is 'country'"),

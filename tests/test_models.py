@@ -335,7 +335,7 @@ def test_estimators_that_remember_rows_are_not_written_unless_that_is_said(tmp_p
         lambda: result.model(0).save(tmp_path / "m"),
         lambda: pickle.dumps(result),
     ):
-        with pytest.raises(kinfed.InputError, match="support vectors, which are rows; say allow_rows=True"):
+        with pytest.raises(kinfed.InputError, match="support vectors, which are rows; set allow_rows"):
             write()
     assert not (tmp_path / "r").exists()
     result.save(tmp_path / "r", allow_rows=True)

@@ -72,7 +72,7 @@ def test_no_value_of_a_crowded_column_leaves_a_site() -> None:
 
 def test_a_server_cannot_have_numbers_counted() -> None:
     channel = InProcess(sites_with(patients(30), patients(30)))
-    asked = Request("columns", {"readings": [asdict(ColumnReading("age", "category"))]})
+    asked = Request("columns", {"readings": [asdict(ColumnReading("age", "category"))], "task": "regression"})
     told = channel.ask({"0": asked}, 1.0)["0"]
     assert isinstance(told, Message)
     assert told.settings == {"counts": {"age": {}}, "crowded": ["age"]}
@@ -138,7 +138,7 @@ def test_of_an_unforeseen_error_the_kind_alone_is_told(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("kinfed.backends.handshake.summarise", fails)
     readings = [ColumnReading("age", "number"), ColumnReading("name", "category")]
-    request = Request("columns", {"readings": [asdict(one) for one in readings]})
+    request = Request("columns", {"readings": [asdict(one) for one in readings], "task": "regression"})
     told = failure(InProcess([site]), request)
     assert told == "the question columns failed (ValueError); the log of the site says more"
     assert "Smith" in whole_error(site, request, {})

@@ -281,6 +281,43 @@ def target_values(y: ArrayLike, n: int, place: Place, name: str | None) -> NDArr
     )
 
 
+OUTCOME_KINDS = ("none", "text", "boolean", "zero-one", "two numbers", "whole numbers", "decimals")
+"""What `outcome_kind` may say."""
+
+
+def outcome_kind(y: NDArray[Any] | None) -> str:
+    """What an outcome holds, one of `OUTCOME_KINDS`.
+
+    "zero-one" are zeros and ones alone, and "two numbers" at most two other whole numbers; floats that are whole count as
+    whole numbers.
+    """
+    if y is None:
+        return "none"
+    if y.dtype.kind not in "fiub":
+        return "text"
+    if y.dtype.kind == "b":
+        return "boolean"
+    found = np.unique(y)
+    if not np.array_equal(found, np.round(found)):
+        return "decimals"
+    return "zero-one" if np.isin(found, (0, 1)).all() else "two numbers" if len(found) <= 2 else "whole numbers"
+
+
+def outcome_as(y: NDArray[Any] | None, task: str, name: str) -> NDArray[Any] | None:
+    """An agent's outcome as a task takes it: numbers, or labels, of which whole numbers are integers."""
+    if y is None or task not in ("regression", "classification"):
+        return y
+    if task == "regression":
+        if y.dtype.kind not in "fiub":
+            raise InputError(f"the target of agent {name} is not a number, but the task is regression")
+        return y.astype(np.float64)
+    if y.dtype.kind != "f":
+        return y
+    if not np.array_equal(y, np.round(y)):
+        raise InputError(f"the target of agent {name} has decimals, but the task is classification")
+    return y.astype(np.int64)
+
+
 def column_kind(series: pd.Series[Any]) -> str:
     """What a column holds: numeric, boolean, text, mixed (several of these) or other."""
     dtype = series.dtype

@@ -271,4 +271,4 @@ def refuse_rows(learner: Learner, models: Models, allow_rows: bool) -> None:
     ask: Any = getattr(learner, "remembers_rows", None)
     inside = None if ask is None or allow_rows else ask(models)
     if inside is not None:
-        raise InputError(f"the models hold {inside}; say allow_rows=True to write them all the same")
+        raise InputError(f"the models hold {inside}; set allow_rows to write them all the same")

@@ -12,7 +12,7 @@ from kinfed.embedding import Kernel
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import Learner
-from kinfed.learners.base import learner_for
+from kinfed.learners.base import AUTO, learner_for
 from kinfed.learners.inputs import check_outcome
 from kinfed.methods import METHODS
 from kinfed.progress import Progress
@@ -25,7 +25,7 @@ def collaboration_weights(
     train: Federation,
     rule: str = "calibrated",
     kernel: Kernel | str = "auto",
-    learner: str | Learner | Any = "ridge",
+    learner: str | Learner | Any = AUTO,
     seed: int = 0,
     *,
     groups: ArrayLike | None = None,
@@ -71,7 +71,7 @@ def weighting(
     train: Federation,
     rule: str = "calibrated",
     kernel: Kernel | str = "auto",
-    learner: str | Learner | Any = "ridge",
+    learner: str | Learner | Any = AUTO,
     seed: int = 0,
     *,
     groups: ArrayLike | None = None,
@@ -101,7 +101,7 @@ def weighting(
 
 def diagnose(
     train: Federation,
-    learner: str | Learner | Any = "ridge",
+    learner: str | Learner | Any = AUTO,
     seed: int = 0,
     *,
     level: float = 0.05,
@@ -136,7 +136,7 @@ def diagnose(
     >>> {test.name: test.differs for test in kinfed.diagnose(train).tests}
     {'covariate': True, 'label': True, 'concept': False}
     """
-    task = learner_for(train[0].y, learner).task
+    task = learner_for(train, learner).task
     check_outcome(train, task)
     prepared = Preparation.fit(train).transform(train)
     return diagnosis_of(prepared, task, seed, level=level, permutations=permutations, progress=progress)
@@ -146,7 +146,7 @@ def predict_gain(
     train: Federation,
     rule: str = "q-aggregation",
     kernel: Kernel | str = "auto",
-    learner: str | Learner | Any = "ridge",
+    learner: str | Learner | Any = AUTO,
     seed: int = 0,
     *,
     groups: ArrayLike | None = None,

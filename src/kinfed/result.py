@@ -24,6 +24,7 @@ from kinfed.embedding import Embedding
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import Learner, Models
+from kinfed.learners.base import AUTO, auto_sentence
 from kinfed.learners.delivered import model_and_row, withheld_of
 from kinfed.markup import card, listing, paragraph, table
 from kinfed.methods import METHODS, REFERENCES
@@ -157,13 +158,14 @@ class Weighting:
     def choices(self) -> list[str]:
         """What was done to the data, how agents were compared and which rule weighed them, in sentences."""
         given = "".join(f", {name} {value!r}" for name, value in self.rule_options.items())
+        learner = [f"learner {self.learner!r}"]
+        if self.settings.learner == AUTO:
+            rows = None if self.agents is None else self.agents.rows
+            target = self.settings.target or (None if rows is None else rows.target)
+            learner.insert(0, auto_sentence(target, self.known.classes))
         if self.weighed is None:
-            return [
-                *self.notes,
-                *self.preparation.describe(),
-                f"method {self.settings.method}{given}",
-                f"learner {self.learner!r}",
-            ]
+            done = (*self.notes, *self.preparation.describe())
+            return [*done, f"method {self.settings.method}{given}", *learner]
         rule, calibration = self.weighed.rule, self.weighed.calibration
         return [
             *self.notes,
@@ -171,7 +173,7 @@ class Weighting:
             *self.embeddings[0].reasons,
             f"rule {rule}{given}: {RULES[rule].summary}",
             *([] if calibration is None else calibration.describe()),
-            f"learner {self.learner!r}",
+            *learner,
         ]
 
     @property

@@ -32,12 +32,12 @@ from kinfed.backends.site import InProcess, Site, sites_of
 from kinfed.backends.spec import learner_text
 from kinfed.backends.wire import Channel
 from kinfed.checkpoint import NOWHERE, Kept, Store
-from kinfed.columns import group_labels
+from kinfed.columns import group_labels, outcome_as
 from kinfed.embedding import chosen_embeddings
 from kinfed.errors import InputError, MissingExtraError
 from kinfed.federation import Federation
 from kinfed.learners import Learner, Models
-from kinfed.learners.base import learner_for, site_learner
+from kinfed.learners.base import AUTO, learner_for, site_learner
 from kinfed.learners.inputs import check_outcome, without_lost
 from kinfed.methods import (
     BASELINES,
@@ -62,7 +62,7 @@ NOBODY: Mapping[int, str] = MappingProxyType({})
 
 def personalize(
     train: Federation,
-    learner: str | Learner | Any = "ridge",
+    learner: str | Learner | Any = AUTO,
     rule: str = "calibrated",
     test: Federation | None = None,
     seed: int = 0,
@@ -81,7 +81,8 @@ def personalize(
     train : Federation
         Training data. Missing values, categories and scales are dealt with by encoders fitted on it.
     learner : str, Learner or scikit-learn estimator
-        "ridge", "logistic", "torch", or anything `kinfed.make_learner` takes.
+        "auto", which is logistic regression where the outcome has classes, or exactly two values that are whole numbers,
+        and else ridge; "ridge", "logistic", "torch", or anything `kinfed.make_learner` takes.
     rule, groups
         As in `collaboration_weights`.
     test : Federation, optional
@@ -217,7 +218,7 @@ def chosen_settings(
         if name not in known:
             raise unknown("argument", name, known)
     given = {name: value for name, value in choices.items() if value is not None}  # None is the usual
-    chosen = learner_for(train[0].y, learner, **given.get("learner_options", {}))
+    chosen = learner_for(train, learner, **given.get("learner_options", {}))
     settings = Settings(**given, learner=learner if isinstance(learner, str) else learner_text(chosen))
     one_of(settings.backend, BACKENDS, "backend")
     positive_integer(settings.repeats, "repeats")
@@ -225,6 +226,8 @@ def chosen_settings(
     if settings.metric:  # and so is a metric of another task
         settings = replace(settings, metric=headline_metrics(settings.metric, chosen.task))
     own = train if groups is None else replace(train, groups=group_labels(groups, train.names))  # type: ignore[arg-type]
+    if settings.learner == AUTO:
+        own = replace(own, agents=tuple(replace(one, y=outcome_as(one.y, chosen.task, one.name)) for one in own))
     check_outcome(own, chosen.task)
     if "groups" in RULES[settings.rule].needs and "groups" not in settings.options and own.groups is not None:
         labels = dict(zip(own.names, own.groups, strict=True))

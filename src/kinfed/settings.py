@@ -19,6 +19,7 @@ from kinfed.columns import Roles
 from kinfed.embedding import KERNELS, MEDIAN, SAMPLINGS, SHIFTS, Kernel
 from kinfed.errors import InputError
 from kinfed.learners import LEARNERS, Learner
+from kinfed.learners.base import AUTO
 from kinfed.methods import METHODS
 from kinfed.registry import is_known
 from kinfed.validation import unknown
@@ -171,7 +172,12 @@ class Settings:
         on=_TRAINED,
         names=lambda: METHODS,
     )
-    learner: str = choice("ridge", "What is trained.", names=lambda: LEARNERS)
+    learner: str = choice(
+        AUTO,
+        "What is trained, by name or, where the rows are pooled, by the import path of a scikit-learn estimator; auto: "
+        "logistic for an outcome of classes or of two whole numbers, else ridge.",
+        names=lambda: (AUTO, *LEARNERS),
+    )
     learner_options: Mapping[str, Any] = choice({}, "Option of the learner, such as penalty=0.1.", on=_FITTED)
     baselines: bool = choice(True, "Train learning alone and one common model too, to compare with.", on=_TRAINED)
     metric: tuple[str, ...] = choice((), "Metric of the headline; the first leads.", on=_TRAINED, names=lambda: METRICS)
@@ -188,6 +194,12 @@ class Settings:
     quorum: float = choice(0.5, "Share of all sites that must still be there, else the run fails.", _SITES, {FLOWER})
     out: str = choice(
         "results", "Folder for the results; on the server, if relative, where the SuperLink was started.", _OUTPUT
+    )
+    allow_rows: bool = choice(
+        False,
+        "Write models even if they remember rows, as nearest neighbours and trees of small leaves do.",
+        _OUTPUT,
+        {PERSONALIZE},
     )
     checkpoint: str | None = choice(
         None,
@@ -221,6 +233,7 @@ class Settings:
             "learner_options",
             "options",
         }
+        apart.add("allow_rows")  # it says what is written, not what is found
         told = {one.name: repr(getattr(self, one.name)) for one in fields(self) if one.name not in apart}
         options = {name: getattr(value, "tolist", lambda value=value: value)() for name, value in self.options.items()}
         return {**told, "options": repr(sorted(options.items())), "learner": learner_text(learner)}

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +115,19 @@ class TrainingSpec:
         chosen = np.asarray(places, dtype=np.int64)
         left, weights = (None if one is None else one[chosen] for one in (self.classes, self.class_weights))
         return replace(self, classes=left, class_weights=weights)
+
+
+@runtime_checkable
+class UndecidedLearner(Protocol):
+    """Stands for a learner until everybody knows what kind of outcome there is."""
+
+    def for_task(self, task: Task) -> Any:
+        """The learner for that task."""
+
+
+def learner_for_task(learner: Any, task: Task) -> Any:
+    """The learner, decided on if it was not."""
+    return learner.for_task(task) if isinstance(learner, UndecidedLearner) else learner
 
 
 class SiteState(MutableMapping[str, NDArray[Any]]):

@@ -17,7 +17,7 @@ import numpy as np
 import pandas
 from numpy.typing import NDArray
 
-from kinfed.backends.agents import ChooseEmbeddings, Task
+from kinfed.backends.agents import ChooseEmbeddings, Task, UndecidedLearner, learner_for_task
 from kinfed.backends.audit import Absence
 from kinfed.backends.spec import (
     PROTOCOL,
@@ -30,7 +30,7 @@ from kinfed.backends.spec import (
 )
 from kinfed.backends.transport import Transport
 from kinfed.backends.wire import ArraySpec, Message, Request, form_fault
-from kinfed.columns import class_weights, label_codes
+from kinfed.columns import OUTCOME_KINDS, class_weights, label_codes, outcome_as, outcome_kind
 from kinfed.data import ColumnSums, Preparation, TableSummary, summarise
 from kinfed.data.column_encoders import MOST_CATEGORIES
 from kinfed.data.column_types import CATEGORY, COUNTS, ColumnReading, column_of, counts_fault, readings_of, table_counts
@@ -57,6 +57,7 @@ class OwnTable:
 def describe(own: OwnTable, request: Request) -> Message:
     """Who is there: name, place, number of rows, columns, and counts of what is in them (`kinfed.data.column_types`)."""
     agent = own.train[0]
+    undecided = isinstance(own.learner, UndecidedLearner)
     return Message(
         {
             "protocol": PROTOCOL,
@@ -69,7 +70,7 @@ def describe(own: OwnTable, request: Request) -> Message:
             "columns": list(own.train.columns),
             "target": "none" if agent.y is None else agent.y.dtype.kind,
             "learner": learner_text(own.learner),
-            "task": own.learner.task,
+            **({"outcome": outcome_kind(agent.y)} if undecided else {"task": own.learner.task}),
         },
         {"counts": table_counts(agent, own.train.columns, own.train.is_table)},
     )
@@ -81,7 +82,7 @@ def columns(own: OwnTable, request: Request) -> Message:
     Numbers of gaps, means and sums of squares, counts of categories, and how well each predicts the outcome by itself.
     """
     readings = tuple(ColumnReading(**one) for one in request.settings["readings"])
-    agent, task = ordered(own.train, tuple(one.column for one in readings)), own.learner.task
+    agent, task = ordered(own.train, tuple(one.column for one in readings)), request.settings["task"]
     labels = None if task == "unsupervised" or not own.train.is_table else task == "classification"
     summary = summarise(agent, readings, labels)
     return Message(
@@ -102,16 +103,17 @@ def columns(own: OwnTable, request: Request) -> Message:
 
 def scale(own: OwnTable, request: Request) -> Message:
     """The median distance between own points, sums of the target or its classes, and sizes of folds of whole groups."""
-    preparation = read_preparation(request.settings["preparation"])
-    labels = own.learner.task == "classification"
-    found = own_scale(preparation.transform(own.train)[0], labels)
+    preparation, task = read_preparation(request.settings["preparation"]), request.settings["task"]
+    learner, agent = learner_for_task(own.learner, task), own.train[0]
+    if learner is not own.learner:
+        agent = replace(agent, y=outcome_as(agent.y, task, agent.name))
+    found = own_scale(preparation.transform(replace(own.train, agents=(agent,)))[0], learner.task == "classification")
     settings: dict[str, Any] = {"median": None if np.isnan(found.median) else found.median}
-    agent = own.train[0]
     if agent.group is not None:
         how = FOLDS, int(request.settings["seed"]), 0, own.least_rows, agent.group
         dealt = deal_rows(agent.name, len(agent), agent.y, *how)
         settings["aside"] = np.bincount(dealt[dealt >= 0], minlength=FOLDS).tolist()
-    if isinstance(found.target, np.ndarray) and getattr(own.learner, "class_weight", None) == "balanced":
+    if isinstance(found.target, np.ndarray) and getattr(learner, "class_weight", None) == "balanced":
         settings["counts"] = [int((agent.y == label).sum()) for label in found.target]
     if isinstance(found.target, np.ndarray):
         return Message({**settings, "classes": label_settings(found.target)})
@@ -148,6 +150,7 @@ class Introduction:
     columns: tuple[str, ...]
     counts: NDArray[np.int64]
     target: str
+    outcome: str
 
     @classmethod
     def read(cls, reply: Message, learner: Any) -> Introduction | str:
@@ -167,7 +170,10 @@ class Introduction:
                 columns=tuple(short_text(column) for column in settings["columns"]),
                 counts=reply.arrays["counts"],
                 target=short_text(settings["target"]),
+                outcome=str(settings.get("outcome", OUTCOME_KINDS[0])),
             )
+            if found.outcome not in OUTCOME_KINDS:
+                return "its outcome is of no known kind"
             wrong = form_fault(reply.arrays, {"counts": ArraySpec((len(found.columns), len(COUNTS)), "int64")})
             if len(set(found.columns)) < len(found.columns) or wrong is not None:
                 return wrong or "its columns contradict each other"
@@ -209,13 +215,15 @@ def agree_on_spec(
 ) -> FederationSpec:
     """The recipe of all agents that answer."""
     alike = _alike(transport, agents, learner)
+    task = _agreed_task(list(alike.values()), learner)
+    learner = learner_for_task(learner, task)
     columns = tuple(dict.fromkeys(column for one in alike.values() for column in one.columns))
     counts = {name: _counts_of(one, columns) for name, one in alike.items()}
     readings = readings_of(columns, counts, [one.rows for one in alike.values()], chosen)
-    summaries = _summaries(transport, alike, readings)
-    labels = None if learner.task == "unsupervised" else learner.task == "classification"
+    summaries = _summaries(transport, alike, readings, task)
+    labels = None if task == "unsupervised" else task == "classification"
     preparation = Preparation.from_summaries(readings, summaries, standardise, labels=labels)
-    told = _scales(transport, {name: alike[name] for name in summaries}, preparation, learner.task, seed)
+    told = _scales(transport, {name: alike[name] for name in summaries}, preparation, task, seed)
     scales = {name: _own_scale(reply) for name, reply in told.items()}
     scale = common_scale(len(preparation.columns), list(scales.values()))
     classes = scale.target.classes if isinstance(scale.target, LabelTarget) else None
@@ -225,7 +233,7 @@ def agree_on_spec(
         least=tuple(alike[name].least_rows for name in scales),
         preparation=preparation,
         embeddings=choose(scale),
-        task=learner.task,
+        task=task,
         learner=learner_text(learner),
         classes=classes,
         seed=seed,
@@ -254,9 +262,10 @@ def _alike(transport: Transport, agents: Mapping[str, Introduction], learner: An
     held = Counter(column for one in agents.values() for column in one.columns)
     usual = {column for column, count in held.items() if 2 * count >= len(agents)}
     kind = Counter(_target_kind(one) for one in agents.values()).most_common(1)[0][0]
-    if learner.task != "unsupervised" and kind == "no target":
+    task = None if isinstance(learner, UndecidedLearner) else learner.task
+    if task != "unsupervised" and kind == "no target":
         raise InputError('the agents have no target to learn; name its column, as target = "..."')
-    if learner.task == "regression" and kind == "text":
+    if task == "regression" and kind == "text":
         raise InputError("the target is not a number; for labels use learner 'logistic'")
     found = {}
     for name, one in agents.items():
@@ -274,6 +283,22 @@ def _alike(transport: Transport, agents: Mapping[str, Introduction], learner: An
     return found
 
 
+def _agreed_task(agents: list[Introduction], learner: Any) -> Task:
+    """What is learned: the learner's task, or for one that is not decided on what all outcomes together are."""
+    if not isinstance(learner, UndecidedLearner):
+        task: Task = learner.task
+        return task
+    outcomes = {one.outcome for one in agents}
+    if outcomes <= {"text", "boolean", "zero-one"}:
+        return "classification"
+    if outcomes <= {"boolean", "zero-one", "two numbers"}:
+        raise InputError(
+            "every site holds at most two whole numbers as target, which may be classes or numbers: "
+            'set task = "classification" or "regression"'
+        )
+    return "regression"
+
+
 def _target_kind(one: Introduction) -> str:
     return "no target" if one.target == "none" else "numbers" if one.target in NUMBERS else "text"
 
@@ -286,7 +311,7 @@ def _counts_of(one: Introduction, columns: tuple[str, ...]) -> NDArray[np.int64]
 
 
 def _summaries(
-    transport: Transport, agents: Mapping[str, Introduction], readings: tuple[ColumnReading, ...]
+    transport: Transport, agents: Mapping[str, Introduction], readings: tuple[ColumnReading, ...], task: Task
 ) -> dict[str, TableSummary]:
     d, categorical = len(readings), {one.column for one in readings if one.kind == CATEGORY}
     forms = {
@@ -324,7 +349,7 @@ def _summaries(
             return "an error is negative"
         return "a sum of squares is negative" if (reply.arrays["squares"] < 0).any() else None
 
-    request = Request("columns", {"readings": [asdict(one) for one in readings]})
+    request = Request("columns", {"readings": [asdict(one) for one in readings], "task": task})
     replies = transport.ask("columns", dict.fromkeys(agents, request), check)
     return {
         name: TableSummary(
@@ -370,7 +395,7 @@ def _scales(
             return "the sums of its target do not add up"
         return wrong
 
-    request = Request("scale", {"preparation": preparation_settings(preparation), "seed": seed})
+    request = Request("scale", {"preparation": preparation_settings(preparation), "seed": seed, "task": task})
     return transport.ask("scale", dict.fromkeys(agents, request), check)
 
 

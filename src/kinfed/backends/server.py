@@ -14,7 +14,15 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.backends.agents import QUESTIONS, AgentsLostError, ChooseEmbeddings, Fold, Question, TrainingSpec
+from kinfed.backends.agents import (
+    QUESTIONS,
+    AgentsLostError,
+    ChooseEmbeddings,
+    Fold,
+    Question,
+    TrainingSpec,
+    learner_for_task,
+)
 from kinfed.backends.attendance import LostAgents, TakingPart
 from kinfed.backends.audit import Absence, Audit
 from kinfed.backends.handshake import Introduction, agree_on_spec, introductions
@@ -39,7 +47,7 @@ class ServerSession:
     transport : Transport
     spec : FederationSpec
     learner : Learner
-        What the federation trains.
+        What the federation trains, or what stands for it until the outcome is known.
     store : Store
         Where answers that depend on rows alone are kept, so that a server that was killed does not ask again.
     late : dict from name to Introduction
@@ -128,6 +136,11 @@ class RemoteAgents:
             if left is not None and len(left) < len(whole):
                 known.spec = known.spec.of_classes(left)
         return known.spec
+
+    @property
+    def learner(self) -> Any:
+        """What is trained, decided on by the outcome if it was not before."""
+        return learner_for_task(self.session.learner, self.session.spec.task)
 
     @property
     def preparation(self) -> Preparation:

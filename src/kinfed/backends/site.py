@@ -24,7 +24,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.backends.agents import QUESTIONS, Fold, KeepModel, Question, SiteState, SiteView, TrainingSpec
+from kinfed.backends.agents import (
+    QUESTIONS,
+    Fold,
+    KeepModel,
+    Question,
+    SiteState,
+    SiteView,
+    TrainingSpec,
+    learner_for_task,
+)
 from kinfed.backends.audit import TO_AGENT, TO_SERVER, SiteAudit
 from kinfed.backends.fingerprint import Fingerprint, changed
 from kinfed.backends.handshake import HANDSHAKE, OwnTable
@@ -33,6 +42,7 @@ from kinfed.backends.spec import FederationSpec, digest_of, learner_text
 from kinfed.backends.transport import NO_SPEC
 from kinfed.backends.wire import ENVELOPE, Arrays, Failure, Message, Request, arrays_of, payload_bytes
 from kinfed.checkpoint import Kept, Store, digest
+from kinfed.columns import outcome_as
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
 from kinfed.splitting import LEAST_PART, deal_rows
@@ -138,9 +148,10 @@ class SiteSession:
         self.site, self.text, self.spec = site, text, _read_spec(text)
         if site.name not in self.spec.names:
             raise InputError(f"agent {site.name} is not part of this agreement; it joins as a newcomer")
-        if learner_text(site.learner) != self.spec.learner:
+        self.learner = learner_for_task(site.learner, self.spec.task)
+        if learner_text(self.learner) != self.spec.learner:
             raise InputError(
-                f"agent {site.name} would train {learner_text(site.learner)}, but the federation trains "
+                f"agent {site.name} would train {learner_text(self.learner)}, but the federation trains "
                 f"{self.spec.learner}; use the same learner at every site"
             )
         self.place = self.spec.names.index(site.name)
@@ -152,12 +163,18 @@ class SiteSession:
     @cached_property
     def agent(self) -> Agent:
         """The training rows as numbers."""
-        return self.spec.preparation.transform(self.site.train)[0]
+        return self._prepared(self.site.train)
 
     @cached_property
     def test(self) -> Agent | None:
         """The test rows as numbers."""
-        return None if self.site.test is None else self.spec.preparation.transform(self.site.test)[0]
+        return None if self.site.test is None else self._prepared(self.site.test)
+
+    def _prepared(self, rows: Federation) -> Agent:
+        agent = self.spec.preparation.transform(rows)[0]
+        if self.learner is self.site.learner:
+            return agent
+        return replace(agent, y=outcome_as(agent.y, self.spec.task, agent.name))
 
     def view(self, fold: Fold | None, classes: Sequence[int] | None, state: SiteState) -> SiteView:
         """What a question may look at; `classes` are the places of those that are left in a fold."""
@@ -182,7 +199,7 @@ class SiteSession:
             place=self.place,
             spec=training,
             fold=fold,
-            learner=self.site.learner,
+            learner=self.learner,
             state=SiteState(),
             preparation=spec.preparation,
             keep_model=self.site.keep_model,

@@ -26,7 +26,7 @@ from kinfed.embedding import Embedding, LabelTarget, NumericTarget, Recipe, View
 from kinfed.errors import InputError, KinfedError
 from kinfed.splitting import FOLDS, fold_counts
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the messages; raised whenever an older agent could not answer."""
 
 

@@ -19,6 +19,7 @@ from kinfed.data import read_federation
 from kinfed.embedding import MEDIAN
 from kinfed.errors import InputError, naming
 from kinfed.federation import Federation
+from kinfed.learners.base import is_import_path
 from kinfed.registry import is_known
 from kinfed.settings import Settings, default_of, options_of
 from kinfed.validation import unknown
@@ -135,7 +136,7 @@ def _known(kind: str, names: Callable[[], Any]) -> Callable[..., str]:
 
     def check(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
         valid = names()
-        if is_known(value, valid):
+        if is_known(value, valid) or (kind == "learner" and is_import_path(value)):
             return value
         from_file = context.get_parameter_source(parameter.name or "") is ParameterSource.DEFAULT_MAP
         place = f"{context.params.get('config')}: " if from_file else ""

@@ -133,9 +133,9 @@ class ResultFolder:
             if result.weighed is not None:
                 shown, command = settings.shown(PERSONALIZE), settings.command(PERSONALIZE)
                 result.report(folder, title=title, settings=shown, command=command, progress=bars)
-            result.save(folder)
+            result.save(folder, allow_rows=settings.allow_rows)
             for name in [one for one in result.known.names if one not in result.withheld]:
-                result.model(name).save(folder / MODELS / folder_of(name))
+                result.model(name).save(folder / MODELS / folder_of(name), allow_rows=settings.allow_rows)
         shutil.rmtree(self.checkpoint, ignore_errors=True)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from kinfed.errors import InputError
 from kinfed.learners import Learner, make_learner
+from kinfed.learners.base import AUTO, AutoLearner, is_import_path
 from kinfed.settings import FLOWER, Settings, default_of, options_of, toml_value
 from kinfed.weights import RULES
 
@@ -41,8 +42,17 @@ def site_learner_of(settings: Settings, task: str, make: MakeLearner | None = No
     return usual_learner(settings.learner, task, **settings.learner_options)
 
 
-def server_learner_of(settings: Settings, make: MakeLearner | None = None) -> Learner:
+def deployed_learner(settings: Settings, make: MakeLearner | None = None) -> Learner | AutoLearner:
+    """The learner for the task of the settings; without one, what stands for it until all sites' outcomes are known."""
+    if settings.learner == AUTO and settings.task == "auto":
+        return AutoLearner(settings.learner_options, lambda task: site_learner_of(settings, task, make))
+    return site_learner_of(settings, settings.task, make)
+
+
+def server_learner_of(settings: Settings, make: MakeLearner | None = None) -> Learner | AutoLearner:
     """The learner on the server, which sees no data: the task has to be said or follow from the learner."""
+    if settings.learner == AUTO:
+        return deployed_learner(settings, make)
     if settings.task == "auto" and settings.learner not in ("ridge", "logistic"):
         raise InputError(
             f'learner {settings.learner!r} may predict numbers or classes: set task = "regression" or "classification"'
@@ -52,7 +62,12 @@ def server_learner_of(settings: Settings, make: MakeLearner | None = None) -> Le
 
 
 def usual_learner(name: str, task: str, **options: Any) -> Learner:
-    """The learner of a name; a network is made for the task, others have their own."""
+    """The learner of a name; a network is made for the task, "auto" is what suits it, and others have their own."""
+    if is_import_path(name):  # never imported here: whoever starts a run would choose what a site executes
+        raise InputError(f"learner {name} needs all points in one place; across sites use ridge, logistic or torch")
+    if name == AUTO:
+        known: Any = task
+        return AutoLearner(options).for_task(known)
     if name == "torch" and task == "regression":
         options = {"task": task, **options}
     return make_learner(name, **options)

@@ -17,7 +17,7 @@ from kinfed.checkpoint import Store
 from kinfed.deployment.options import MakeLearner, path_or_none, read_settings, server_learner_of
 from kinfed.errors import InputError
 from kinfed.files import private_folder
-from kinfed.learners.base import site_learner
+from kinfed.learners.base import AUTO, AutoLearner, auto_sentence, site_learner
 from kinfed.result import Personalization
 from kinfed.result_files import write_tables
 from kinfed.run import comparing, run
@@ -44,7 +44,9 @@ def run_federation(channel: Channel, run_config: Mapping[str, Any], make_learner
         private_folder(out)
     except OSError as error:
         raise InputError(f"the folder {out} cannot be made: {error.strerror or error}") from None
-    learner = site_learner(server_learner_of(settings, make_learner))
+    learner: Any = server_learner_of(settings, make_learner)
+    if not isinstance(learner, AutoLearner):
+        site_learner(learner)
     store = Store(path_or_none(settings.checkpoint), settings.telling(learner))
     lines, written = ProgressLines(), 0
 
@@ -68,7 +70,7 @@ def run_federation(channel: Channel, run_config: Mapping[str, Any], make_learner
         watch=lines.exchanged,
     ) as agents:
         # Whoever comes late may be slow, or fail, so the others' results are written before it is asked for anything.
-        result = run(agents, learner, settings, store, lines.worked, write)
+        result = run(agents, site_learner(agents.learner), settings, store, lines.worked, write)
         if agents.audit.messages > written:
             write(result)
     for sentence in (*sentences(result), f"the results are in {out.resolve()}"):
@@ -117,6 +119,7 @@ def sentences(result: Personalization) -> list[str]:
     """The run in a few sentences."""
     return [
         f"{len(result.known.names) - len(result.withheld)} agents took part",
+        *([auto_sentence(result.settings.target, result.known.classes)] if result.settings.learner == AUTO else []),
         *(f"agent {name} has no model: it {what}" for name, what in result.withheld.items()),
         *([] if result.exchange is None else result.exchange.describe()),
         *(f"agent {name} came late and has weights and a model" for name in result.joined),

@@ -22,7 +22,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import Context
 
 from kinfed.backends.agents import Task
@@ -30,13 +29,14 @@ from kinfed.backends.audit import AUDIT, SiteAudit
 from kinfed.backends.flower.nodes import configured_name
 from kinfed.backends.redaction import discreet, nameless
 from kinfed.backends.site import Site
-from kinfed.columns import Roles
+from kinfed.columns import Roles, outcome_as
 from kinfed.data import read_federation
 from kinfed.data.tables import read_folder, read_one_table, read_table
 from kinfed.data.text_tables import TABLE_SUFFIXES, suffix_of
-from kinfed.deployment.options import MakeLearner, path_or_none, read_settings, site_learner_of
+from kinfed.deployment.options import MakeLearner, deployed_learner, path_or_none, read_settings, site_learner_of
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
+from kinfed.learners.base import AUTO
 from kinfed.model import keep_model
 from kinfed.settings import Settings
 
@@ -96,7 +96,12 @@ def _site(node: Mapping[str, Any], options: Settings, make_learner: MakeLearner 
     own = path_or_none(_text(node, "data"))
     rows = _typed(_from_pool(options, place, node) if own is None else read_agent(own, name, options), options.task)
     train, test = _divided(rows, path_or_none(_text(node, "test")), options)
-    learner = site_learner_of(options, _task(train[0], options), make_learner)
+    undecided = options.learner == AUTO and train[0].y is not None
+    learner: Any = (
+        deployed_learner(options, make_learner)
+        if undecided
+        else site_learner_of(options, _task(train[0], options), make_learner)
+    )
     least = node.get("least-rows", 2 if own is None else LEAST_ROWS)
     if not isinstance(least, int) or isinstance(least, bool) or least < 2:
         raise InputError(f"least-rows of a node must be a whole number of at least 2, got {least!r}")
@@ -175,18 +180,7 @@ def _divided(rows: Federation, test_path: Path | None, options: Settings) -> tup
 def _typed(rows: Federation, task: str) -> Federation:
     """The target as the task says: a site that by chance holds whole numbers only has numbers all the same."""
     agent = rows[0]
-    if task == "auto" or agent.y is None:
-        return rows
-    y = agent.y
-    if task == "regression":
-        if y.dtype.kind not in "fiub":
-            raise InputError(f"the target of agent {agent.name} is not a number, but the task is regression")
-        y = y.astype(np.float64)
-    elif y.dtype.kind == "f":
-        if not np.array_equal(y, np.round(y)):
-            raise InputError(f"the target of agent {agent.name} has decimals, but the task is classification")
-        y = y.astype(np.int64)
-    return replace(rows, agents=(replace(agent, y=y),))
+    return replace(rows, agents=(replace(agent, y=outcome_as(agent.y, task, agent.name)),))
 
 
 def _task(agent: Agent, options: Settings) -> Task:

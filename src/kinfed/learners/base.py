@@ -7,7 +7,8 @@ the mean loss over the rows of agent k.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from kinfed.backends.agents import Agents, Task, TrainingSpec
 from kinfed.backends.spec import learner_text
 from kinfed.backends.wire import Arrays
+from kinfed.columns import outcome_kind
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.progress import Progress
@@ -273,8 +275,9 @@ def make_learner(learner: str | Learner | Any, **options: Any) -> Learner:
 
     Parameters
     ----------
-    learner : {"ridge", "logistic", "torch"}, Learner, or scikit-learn estimator
-        An estimator becomes a `ScikitLearner`.
+    learner : {"ridge", "logistic", "torch"}, Learner, scikit-learn estimator, or import path of one
+        An estimator becomes a `ScikitLearner`, and so does one that is made of a path such as
+        "sklearn.ensemble.RandomForestClassifier".
     **options
         Options of the constructor.
 
@@ -283,6 +286,10 @@ def make_learner(learner: str | Learner | Any, **options: Any) -> Learner:
     >>> make_learner("ridge", penalty=0.1)
     Ridge(penalty=0.1, intercept=True)
     """
+    if isinstance(learner, str) and learner == AUTO:
+        raise InputError("learner 'auto' follows from the outcome of a federation; name 'ridge' or 'logistic' here")
+    if isinstance(learner, str) and is_import_path(learner):
+        return make_learner(_imported(learner, options))
     if isinstance(learner, str):
         constructor = LEARNERS[learner]
         check_options(learner, constructor, options)
@@ -303,8 +310,87 @@ def make_learner(learner: str | Learner | Any, **options: Any) -> Learner:
     )
 
 
-def learner_for(y: NDArray[Any] | None, learner: str | Learner | Any, **options: Any) -> Learner:
-    """The learner; a network asked for by name predicts numbers where the outcome is floating point, else classes."""
+def is_import_path(name: str) -> bool:
+    """Whether a learner is asked for by the import path of an estimator."""
+    return "." in name and name not in LEARNERS
+
+
+def _imported(path: str, options: Mapping[str, Any]) -> Any:
+    """The scikit-learn estimator of an import path, made with these options."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"the learner {path} cannot be imported ({error}); give the path of a scikit-learn estimator, such as "
+            f"sklearn.ensemble.RandomForestRegressor, or one of {AUTO}, {', '.join(LEARNERS)}"
+        ) from None
+    if not isinstance(found, type) or not all(callable(getattr(found, one, None)) for one in ("fit", "get_params")):
+        raise InputError(f"the learner {path} is no scikit-learn estimator: it is not a class with fit and get_params")
+    check_options(name, found, options)
+    try:
+        return found(**options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the learner {path} cannot be made ({error}); give its options as --learner-option") from None
+
+
+AUTO = "auto"
+"""The name that stands for ridge or logistic regression, whichever suits the outcome."""
+
+_BY_TASK: Mapping[Task, str] = {"classification": "logistic"}
+
+
+@dataclass(frozen=True)
+class AutoLearner:
+    """Ridge or logistic regression, once it is known what kind of outcome all sites together have.
+
+    Attributes
+    ----------
+    options : mapping
+        Of the learner it will be.
+    make : callable, optional
+        Called as ``make(task)``: another way to make it.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    make: Callable[[Task], Learner] | None = field(default=None, repr=False)
+
+    def for_task(self, task: Task) -> Learner:
+        """Logistic regression for classes, else ridge."""
+        if self.make is not None:
+            return self.make(task)
+        return make_learner(_BY_TASK.get(task, "ridge"), **self.options)
+
+
+def learner_for(train: Federation, learner: str | Learner | Any, **options: Any) -> Learner:
+    """The learner for a federation: one that is asked for by name may follow from its outcome.
+
+    "auto" is logistic regression where the outcome is text, boolean, or has exactly two values that are whole numbers, and
+    else ridge. A network predicts numbers where the outcome is floating point, else classes.
+    """
+    if isinstance(learner, str) and learner == AUTO:
+        return AutoLearner(options).for_task(auto_task(train))
+    y = train[0].y
     if isinstance(learner, str) and learner == "torch" and y is not None and y.dtype.kind == "f":
         options = {"task": "regression", **options}
     return make_learner(learner, **options)
+
+
+def auto_task(train: Federation) -> Task:
+    """What the outcome of a federation asks for; a regression where there is none."""
+    outcomes = [agent.y for agent in train if agent.y is not None]
+    kinds = {outcome_kind(y) for y in outcomes}
+    if not kinds or "decimals" in kinds or "whole numbers" in kinds:
+        return "classification" if "text" in kinds else "regression"
+    several = kinds & {"text", "boolean"} or len(np.unique(np.concatenate(outcomes))) == 2
+    return "classification" if several else "regression"
+
+
+def auto_sentence(target: str | None, classes: NDArray[Any] | None) -> str:
+    """What was decided for the learner "auto", and why."""
+    outcome = "the outcome" if target is None else f"the outcome {target}"
+    if classes is None:
+        return f"learner ridge: {outcome} is a number (choose with --learner)"
+    shown = ", ".join(map(str, classes[:5].tolist())) + (f", ... ({len(classes)})" if len(classes) > 5 else "")
+    other = "; --learner ridge would treat it as a number" if classes.dtype.kind in "fiub" else ""
+    return f"learner logistic: {outcome} has the classes {shown}{other}"
