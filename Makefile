@@ -28,7 +28,7 @@ docs: .venv/.docs
 experiments: .venv/.experiments
 
 reproduce: .venv/.experiments
-	for name in concept-shift covariate-shift early-stop feature-count identical-agents never-wrong calibrated-networks leaderboard; do \
+	for name in concept-shift covariate-shift early-stop feature-count identical-agents never-wrong calibrated-networks leaderboard interval-coverage; do \
 		$(BIN)/kinfed reproduce $$name $(QUICK) --out results/$$name || exit 1; \
 	done
 	if [ -n "$(FEMNIST)" ]; then for name in femnist calibrated-femnist; do \

@@ -8,8 +8,8 @@ from sklearn import metrics as oracle
 
 import kinfed
 from kinfed.analysis import METRICS, headline_metrics, metrics_of
+from kinfed.analysis.agent_scores import FloorModels
 from kinfed.analysis.metrics import LEAST_TOLD, JudgedRows
-from kinfed.analysis.own_scores import FloorModels
 from kinfed.errors import InputError
 
 

@@ -1,5 +1,7 @@
 """Several splits: means over them, intervals that cover them, the models of the first, and runs that go on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -155,3 +157,18 @@ def test_deployed_sites_are_not_asked_to_repeat(halves):
         kinfed.personalize(halves[0], repeats=2)
     with pytest.raises(InputError, match="repeats"):
         kinfed.personalize(halves[0], test=halves[1], repeats=0)
+
+
+def test_what_rows_have_beside_stays_with_them_and_a_time_leaves_one_split(halves):
+    train, test = halves
+
+    def marked(federation, **beside):
+        agents = tuple(
+            replace(one, **{name: np.full(len(one), value) for name, value in beside.items()}) for one in federation
+        )
+        return replace(federation, agents=agents)
+
+    both = story.together(marked(train, weight=1.0), marked(test, weight=2.0))
+    assert [agent.weight.tolist() for agent in both] == [[1.0] * 18 + [2.0] * 12] * 6
+    with pytest.raises(InputError, match="split by time have one split only"):
+        kinfed.personalize(marked(train, time=0.0), test=marked(test, time=1.0), repeats=2)

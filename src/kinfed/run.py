@@ -204,8 +204,8 @@ def together(train: Federation, test: Federation) -> Federation:
         table = isinstance(own.X, pandas.DataFrame)
         X = pandas.concat([own.X, held.X], ignore_index=True) if table else np.concatenate([own.X, held.X])
         y = None if own.y is None or held.y is None else np.concatenate([own.y, held.y])
-        beside = {name: np.concatenate([values, held.beside[name]]) for name, values in own.beside.items()}
-        agents.append(replace(own, X=X, y=y, **beside))  # type: ignore[arg-type]
+        beside: dict[str, Any] = {name: np.concatenate([values, held.beside[name]]) for name, values in own.beside.items()}
+        agents.append(replace(own, X=X, y=y, **beside))
     return replace(train, agents=tuple(agents))
 
 

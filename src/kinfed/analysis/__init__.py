@@ -7,6 +7,7 @@ agents are the unit, a comparison is paired over them, and its interval comes fr
 arranges agents for the eye.
 """
 
+from kinfed.analysis.agent_scores import OwnScores, federation_scores, mean_scores, own_scores
 from kinfed.analysis.bootstrap import bootstrap_interval
 from kinfed.analysis.bounds import TheoryTerms, theory_terms
 from kinfed.analysis.comparison import (
@@ -17,7 +18,6 @@ from kinfed.analysis.comparison import (
 )
 from kinfed.analysis.diagnosis import Diagnosis, ShiftTest
 from kinfed.analysis.metrics import METRICS, headline_metrics, metrics_of
-from kinfed.analysis.own_scores import OwnScores, federation_scores, mean_scores, own_scores
 from kinfed.analysis.predicted_gain import PredictedGain, gain_of, predict_gain_of_points
 from kinfed.analysis.scores import (
     FLOOR,
