@@ -44,9 +44,11 @@ def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
     together = pd.DataFrame([np.average(scores[few], axis=0, weights=rows[few])], columns=scores.columns)
     means = pd.concat([scores[~few], together]).mean()
     assert means["personalized"] < min(means["local"], means["grand-mean"])
-    for baseline in ("local", "grand-mean"):
-        assert f"{means[baseline]:.4g}" in gain
-        assert f"({means['personalized'] / means[baseline] - 1:+.1%}" in gain
+    result = kinfed.load(tmp_path / "demo")
+    for baseline in ("local", "grand-mean", "floor"):
+        compared = result.compare(baseline)
+        assert f"{compared.second_mean:.4g} for" in gain
+        assert f"({compared.first_mean / compared.second_mean - 1:+.1%}" in gain
     assert "demo/index.html" in where
     weights = pd.read_csv(tmp_path / "demo" / "weights.csv", index_col="target")
     np.testing.assert_allclose(weights.sum(axis=1), 1.0)
