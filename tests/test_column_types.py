@@ -129,6 +129,21 @@ def test_tables_of_any_library_give_the_same_federation(clean, library):
     np.testing.assert_array_equal(made.pooled()[0], Preparation.fit(usual, labels=True).transform(usual).pooled()[0])
 
 
+def test_a_table_goes_straight_into_personalize(clean):
+    some = clean[clean["Klinik"].isin(NAMES[5:9])].assign(Hausname="H")
+    how = {"rule": "q-aggregation", "n_features": 30}
+    result = kinfed.personalize(polars.from_pandas(some), **ROLES, **how)
+    train, test = Federation.from_table(some, **ROLES).split(0.2, seed=0)
+    twin = kinfed.personalize(train, test=test, **how)
+    pd.testing.assert_frame_equal(result.scores, twin.scores)
+    assert result.learner.task == "classification"
+    assert kinfed.personalize(some, **ROLES, **how, test_size=0.0).scored == {}
+    with pytest.raises(kinfed.InputError, match=r"agent=..., target=..."):
+        kinfed.personalize(some, target="Wiederaufnahme")
+    with pytest.raises(kinfed.InputError, match="leave test out"):
+        kinfed.personalize(some, **ROLES, test=some)
+
+
 def test_what_is_no_table_is_refused():
     with pytest.raises(
         kinfed.InputError, match="dict is no table; give a Federation, or a table of pandas, Polars or Arrow"

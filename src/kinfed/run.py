@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -61,7 +61,7 @@ NOBODY: Mapping[int, str] = MappingProxyType({})
 
 
 def personalize(
-    train: Federation,
+    train: Federation | Any,
     learner: str | Learner | Any = AUTO,
     rule: str = "calibrated",
     test: Federation | None = None,
@@ -78,8 +78,9 @@ def personalize(
 
     Parameters
     ----------
-    train : Federation
-        Training data. Missing values, categories and scales are dealt with by encoders fitted on it.
+    train : Federation, or a table that `Federation.from_table` takes
+        Training data. Missing values, categories and scales are dealt with by encoders fitted on it. Of a table, whose
+        columns ``target`` and ``agent`` are to be named, ``test_size`` of every agent's rows are set aside to test on.
     learner : str, Learner or scikit-learn estimator
         "auto", which is logistic regression where the outcome has classes, or exactly two values that are whole numbers,
         and else ridge; "ridge", "logistic", "torch", or anything `kinfed.make_learner` takes.
@@ -118,6 +119,8 @@ def personalize(
     >>> list(result.scores.columns)
     ['floor', 'local', 'grand-mean', 'personalized']
     """
+    if not isinstance(train, Federation):
+        train, test = _divided(train, test, seed, choices)
     settings, chosen, train = chosen_settings(
         train, learner, groups, {"rule": rule, "seed": seed, "backend": backend, **choices}
     )
@@ -141,6 +144,18 @@ def personalize(
         _repeated(train, test, chosen, settings, folder, progress, number) for number in range(2, settings.repeats + 1)
     ]
     return replace(result, scored=mean_scores([result.scored, *again], result.known.sizes))
+
+
+def _divided(table: Any, test: Any, seed: int, choices: Mapping[str, Any]) -> tuple[Federation, Federation | None]:
+    """The federations of a table, for training and for testing, as the settings say."""
+    named = {one.name: choices[one.name] for one in fields(Settings) if one.name in choices}
+    settings = Settings(**named)
+    if settings.agent is None or settings.target is None:
+        raise InputError("say which columns of the table are the agent and the outcome: agent=..., target=...")
+    if test is not None:
+        raise InputError("rows to test on are taken from the table itself; leave test out, or give two federations")
+    whole = Federation.from_table(table, **asdict(settings.roles), leave_out=settings.leave_out)
+    return whole.split(settings.test_size, seed) if settings.test_size > 0 else (whole, None)
 
 
 def _personalized(
