@@ -134,7 +134,7 @@ def numeric_batches(
     Raises
     ------
     InputError
-        At text or a missing value, naming the file, the column and the row. Rows count from 0.
+        At text or a missing value, naming the file, the column and the line.
     """
     start = 0
     for piece in _pieces(path, rows, progress):
@@ -195,13 +195,13 @@ def _numbers(path: Path, values: pd.Series[Any], start: int) -> Array:
     numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
     wrong = np.flatnonzero(~np.isfinite(numbers))
     if wrong.size:
-        row, name = start + int(wrong[0]), values.name
+        line, name = line_of(path, start + int(wrong[0]), text_encoding(path)[0]), values.name
         if bool(values.isna().iloc[wrong[0]]):
             raise InputError(
-                f"{path}: column {name!r} has no value in row {row}; fill it in, drop the row, or use --leave-out {name}"
+                f"{path}: column {name!r} has no value in line {line}; fill it in, drop the row, or use --leave-out {name}"
             )
         raise InputError(
-            f"{path}: column {name!r} holds {str(values.iloc[wrong[0]])!r} in row {row}, which is no number; turn it into "
+            f"{path}: column {name!r} holds {str(values.iloc[wrong[0]])!r} in line {line}, which is no number; turn it into "
             f"numbers, or use --leave-out {name}"
         )
     return numbers
