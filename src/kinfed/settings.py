@@ -174,8 +174,7 @@ class Settings:
     )
     learner: str = choice(
         AUTO,
-        "What is trained, by name or, where the rows are pooled, by the import path of a scikit-learn estimator; auto: "
-        "logistic for an outcome of classes or of two whole numbers, else ridge.",
+        "What is trained (auto: by the outcome), or the import path of a scikit-learn estimator where rows are pooled.",
         names=lambda: (AUTO, *LEARNERS),
     )
     learner_options: Mapping[str, Any] = choice({}, "Option of the learner, such as penalty=0.1.", on=_FITTED)
