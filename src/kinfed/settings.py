@@ -130,8 +130,8 @@ class Settings:
     standardise: bool = choice(True, "Give every column mean 0 and variance 1 over all agents.", _DATA, _FITTED)
     task: str = choice(
         "auto",
-        "What the outcome is; auto: numbers with decimals are a regression. Say it if the learner is torch, or if some "
-        "site may by chance hold whole numbers only.",
+        "What the outcome is; auto: what those of all sites together are. Say it if the learner is torch, or if some "
+        "site may by chance hold whole numbers only and the learner is named.",
         _DATA,
         {FLOWER},
         names=lambda: TASKS,
