@@ -183,7 +183,7 @@ def test_a_federation_without_target_cannot_learn_one(generated):
     with pytest.raises(kinfed.InputError, match="there is no target to learn; use rule 'q-aggregation'"):
         kinfed.collaboration_weights(kinfed.Federation.from_arrays(X, None, agent))
     with pytest.raises(kinfed.InputError, match="target of agent 0 is not a number; for labels use learner 'logistic'"):
-        kinfed.personalize(kinfed.Federation.from_arrays(X, np.where(y > 0, "up", "down"), agent))
+        kinfed.personalize(kinfed.Federation.from_arrays(X, np.where(y > 0, "up", "down"), agent), "ridge")
 
 
 SLOW_RUN = """

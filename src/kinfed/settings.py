@@ -130,8 +130,8 @@ class Settings:
     standardise: bool = choice(True, "Give every column mean 0 and variance 1 over all agents.", _DATA, _FITTED)
     task: str = choice(
         "auto",
-        "What the outcome is; auto: numbers with decimals are a regression. Say it if the learner is torch, or if some "
-        "site may by chance hold whole numbers only.",
+        "What the outcome is; auto: what those of all sites together are. Say it if the learner is torch, or if some "
+        "site may by chance hold whole numbers only and the learner is named.",
         _DATA,
         {FLOWER},
         names=lambda: TASKS,
@@ -174,8 +174,7 @@ class Settings:
     )
     learner: str = choice(
         AUTO,
-        "What is trained, by name or, where the rows are pooled, by the import path of a scikit-learn estimator; auto: "
-        "logistic for an outcome of classes or of two whole numbers, else ridge.",
+        "What is trained (auto: by the outcome), or the import path of a scikit-learn estimator where rows are pooled.",
         names=lambda: (AUTO, *LEARNERS),
     )
     learner_options: Mapping[str, Any] = choice({}, "Option of the learner, such as penalty=0.1.", on=_FITTED)
