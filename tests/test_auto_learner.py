@@ -125,8 +125,8 @@ def test_sites_reach_the_decision_of_one_place(outcome: str) -> None:
     channel = Recording(sites(federation, learner))
     from kinfed.backends.server import connected
     from kinfed.checkpoint import NOWHERE
-    from kinfed.run import comparing
     from kinfed.run import run as run_agents
+    from kinfed.run_setup import comparing
     from kinfed.settings import Settings
 
     settings = Settings(rule="q-aggregation", target="outcome", n_features=50)
@@ -175,7 +175,7 @@ def test_a_site_of_another_kind_is_left_out() -> None:
     everybody = [*sites(whole, AutoLearner()), Site(odd, None, 9, AutoLearner())]
     from kinfed.backends.server import connected
     from kinfed.checkpoint import NOWHERE
-    from kinfed.run import comparing
+    from kinfed.run_setup import comparing
     from kinfed.settings import Settings
 
     with connected(InProcess(everybody), AutoLearner(), comparing(Settings()), NOWHERE, agents=5) as agents:

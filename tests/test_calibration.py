@@ -8,7 +8,7 @@ from kinfed.backends.agents import Fold
 from kinfed.embedding import CLASS_CONDITIONAL, USUAL, X_ONLY, alternative_views, common_scale, own_scale
 from kinfed.learners import make_learner
 from kinfed.learners.base import USUAL_PLAN, Plan, common_model, fit_planned
-from kinfed.run import pooled_agents
+from kinfed.run_setup import pooled_agents
 from kinfed.settings import Settings
 from kinfed.splitting import SMALLEST, deal_rows, fold_counts
 from kinfed.weights.calibration.bases import base_matrices, geometric_bases

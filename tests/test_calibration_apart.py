@@ -11,7 +11,7 @@ from kinfed.backends.pooled import PooledAgents
 from kinfed.data import Preparation
 from kinfed.learners import make_learner
 from kinfed.learners.base import Extent
-from kinfed.run import pooled_agents
+from kinfed.run_setup import pooled_agents
 from kinfed.settings import Settings
 from kinfed.weights.calibration.calibrated import calibrate, calibrated_weights, is_quick, stays_at_home
 from kinfed.weights.calibration.cross_fitting import HomeScores

@@ -25,7 +25,7 @@ from kinfed.deployment.server import sentences, write_result
 from kinfed.learners.base import Models, site_learner
 from kinfed.methods import METHODS, Method, MethodContext
 from kinfed.model import keep_model, load_model
-from kinfed.run import comparing
+from kinfed.run_setup import comparing
 from kinfed.settings import Settings
 from kinfed.weights.geometry import Geometry
 from kinfed.weights.result import Weights, weights_of

@@ -16,7 +16,8 @@ from kinfed.checkpoint import Store
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import make_learner
-from kinfed.run import chosen_settings, pooled_agents, run
+from kinfed.run import run
+from kinfed.run_setup import chosen_settings, pooled_agents
 from kinfed.validation import unknown
 
 ONLY_AGENT = "only agent"

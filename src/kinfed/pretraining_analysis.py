@@ -17,7 +17,7 @@ from kinfed.learners.inputs import check_outcome
 from kinfed.methods import METHODS
 from kinfed.progress import Progress
 from kinfed.result import Weighting
-from kinfed.run import chosen_settings, method_context, ordered_options, pooled_agents
+from kinfed.run_setup import chosen_settings, method_context, ordered_options, pooled_agents
 from kinfed.weights import RULES, Weights
 
 

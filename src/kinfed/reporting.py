@@ -12,7 +12,7 @@ from kinfed.methods import REFERENCES
 from kinfed.progress import Progress
 from kinfed.report import MANY_AGENTS, ReportData
 from kinfed.result import Personalization, Weighting
-from kinfed.run import ordered_options
+from kinfed.run_setup import ordered_options
 from kinfed.settings import PERSONALIZE, WEIGHTS
 from kinfed.weights import RULES
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -19,26 +19,22 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
-import pandas
 from numpy.typing import ArrayLike
 
 from kinfed.analysis import Scores, headline_metrics, mean_scores
-from kinfed.backends.agents import Agents, AgentsLostError, ChooseEmbeddings
+from kinfed.backends.agents import Agents, AgentsLostError
 from kinfed.backends.audit import Absence
 from kinfed.backends.flower import QUIET
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.server import connected
 from kinfed.backends.site import InProcess, Site, sites_of
-from kinfed.backends.spec import learner_text
 from kinfed.backends.wire import Channel
-from kinfed.checkpoint import NOWHERE, Kept, Store
-from kinfed.columns import group_labels, outcome_as
-from kinfed.embedding import chosen_embeddings
+from kinfed.checkpoint import Kept, Store
 from kinfed.errors import InputError, MissingExtraError
 from kinfed.federation import Federation
 from kinfed.learners import Learner, Models
-from kinfed.learners.base import AUTO, learner_for, site_learner
-from kinfed.learners.inputs import check_outcome, without_lost
+from kinfed.learners.base import AUTO, site_learner
+from kinfed.learners.inputs import without_lost
 from kinfed.methods import (
     BASELINES,
     METHODS,
@@ -51,10 +47,18 @@ from kinfed.onboarding import welcome
 from kinfed.progress import Progress
 from kinfed.result import Personalization
 from kinfed.result_files import RECORDS
-from kinfed.settings import BACKENDS, Settings
+from kinfed.run_setup import (
+    chosen_settings,
+    comparing,
+    divided_table,
+    method_context,
+    ordered_options,
+    pooled_agents,
+    together,
+)
+from kinfed.settings import Settings
 from kinfed.splitting import derived_seed
-from kinfed.validation import one_of, positive_integer, unknown
-from kinfed.weights import RULES, Weights
+from kinfed.weights import Weights
 from kinfed.weights.weighing import without_agents
 
 NOBODY: Mapping[int, str] = MappingProxyType({})
@@ -120,7 +124,7 @@ def personalize(
     ['floor', 'local', 'grand-mean', 'personalized']
     """
     if not isinstance(train, Federation):
-        train, test = _divided(train, test, seed, choices)
+        train, test = divided_table(train, test, seed, choices)
     settings, chosen, train = chosen_settings(
         train, learner, groups, {"rule": rule, "seed": seed, "backend": backend, **choices}
     )
@@ -144,18 +148,6 @@ def personalize(
         _repeated(train, test, chosen, settings, folder, progress, number) for number in range(2, settings.repeats + 1)
     ]
     return replace(result, scored=mean_scores([result.scored, *again], result.known.sizes))
-
-
-def _divided(table: Any, test: Any, seed: int, choices: Mapping[str, Any]) -> tuple[Federation, Federation | None]:
-    """The federations of a table, for training and for testing, as the settings say."""
-    named = {one.name: choices[one.name] for one in fields(Settings) if one.name in choices}
-    settings = Settings(**named)
-    if settings.agent is None or settings.target is None:
-        raise InputError("say which columns of the table are the agent and the outcome: agent=..., target=...")
-    if test is not None:
-        raise InputError("rows to test on are taken from the table itself; leave test out, or give two federations")
-    whole = Federation.from_table(table, **asdict(settings.roles), leave_out=settings.leave_out)
-    return whole.split(settings.test_size, seed) if settings.test_size > 0 else (whole, None)
 
 
 def _personalized(
@@ -210,44 +202,6 @@ def _repeated(
     told = None if progress is None else partial(_labelled, progress, f"repeat {number} of {settings.repeats}")
     alike, place = replace(settings, seed=seed, repeats=1), None if folder is None else folder / f"repeat-{number}"
     return dict(_personalized(own, held, learner, alike, place, None, told).scored)
-
-
-def together(train: Federation, test: Federation) -> Federation:
-    """Training and test rows of every agent, as one federation."""
-    agents = []
-    for own, held in zip(train, test, strict=True):
-        table = isinstance(own.X, pandas.DataFrame)
-        X = pandas.concat([own.X, held.X], ignore_index=True) if table else np.concatenate([own.X, held.X])
-        y = None if own.y is None or held.y is None else np.concatenate([own.y, held.y])
-        beside: dict[str, Any] = {name: np.concatenate([values, held.beside[name]]) for name, values in own.beside.items()}
-        agents.append(replace(own, X=X, y=y, **beside))
-    return replace(train, agents=tuple(agents))
-
-
-def chosen_settings(
-    train: Federation, learner: str | Learner | Any, groups: ArrayLike | None, choices: Mapping[str, Any]
-) -> tuple[Settings, Learner, Federation]:
-    """What was asked for, the learner, and the federation with its groups; a mistake is named before anything is made."""
-    known = {one.name for one in fields(Settings)}
-    for name in choices:
-        if name not in known:
-            raise unknown("argument", name, known)
-    given = {name: value for name, value in choices.items() if value is not None}  # None is the usual
-    chosen = learner_for(train, learner, **given.get("learner_options", {}))
-    settings = Settings(**given, learner=learner if isinstance(learner, str) else learner_text(chosen))
-    one_of(settings.backend, BACKENDS, "backend")
-    positive_integer(settings.repeats, "repeats")
-    METHODS[settings.method]  # an unknown name is named
-    if settings.metric:  # and so is a metric of another task
-        settings = replace(settings, metric=headline_metrics(settings.metric, chosen.task))
-    own = train if groups is None else replace(train, groups=group_labels(groups, train.names))  # type: ignore[arg-type]
-    if settings.learner == AUTO:
-        own = replace(own, agents=tuple(replace(one, y=outcome_as(one.y, chosen.task, one.name)) for one in own))
-    check_outcome(own, chosen.task)
-    if "groups" in RULES[settings.rule].needs and "groups" not in settings.options and own.groups is not None:
-        labels = dict(zip(own.names, own.groups, strict=True))
-        settings = replace(settings, options={**settings.options, "groups": labels})
-    return settings, chosen, own
 
 
 def run(
@@ -392,45 +346,6 @@ def _score(
     return scored
 
 
-def comparing(settings: Settings) -> ChooseEmbeddings:
-    """How agents are compared, given their scale; in several ways for a rule that chooses among them."""
-    return partial(
-        chosen_embeddings,
-        several="embeddings" in RULES[settings.rule].needs,
-        kernel=settings.kernel,
-        bandwidth=settings.bandwidth,
-        kernel_options=settings.kernel_options,
-        shift=settings.shift,
-        n_features=settings.n_features,
-        sampling=settings.sampling,
-        seed=settings.seed,
-    )
-
-
-def ordered_options(settings: Settings, names: tuple[str, ...]) -> dict[str, Any]:
-    """The rule's options, with group labels, which are given by agent name, in the agents' order."""
-    options, rule = dict(settings.options), settings.rule
-    if "groups" not in RULES[rule].needs:
-        return options
-    groups = options.get("groups")
-    if groups is None:
-        raise InputError(f"rule {rule!r} needs groups; pass groups=... or give the federation groups")
-    if not isinstance(groups, Mapping):
-        raise InputError("labels of groups are given by agent name, or as groups=... in the agents' order")
-    for name in names:
-        if name not in groups:
-            raise InputError(f"groups has no label for agent {name}; give one per agent")
-    return {**options, "groups": [groups[name] for name in names]}
-
-
-def pooled_agents(
-    train: Federation, test: Federation | None, learner: Learner, settings: Settings, store: Store = NOWHERE
-) -> PooledAgents:
-    """The agents of a federation whose rows are here."""
-    how = {"standardise": settings.standardise, "columns": settings.columns, "seed": settings.seed, "store": store}
-    return PooledAgents.prepared(train, test, learner, comparing(settings), **how)  # type: ignore[arg-type]
-
-
 def require_flower() -> None:
     """Make sure that Flower is installed, and quiet when it is imported next; what the user has set stays."""
     if find_spec("flwr") is None:
@@ -444,11 +359,6 @@ def _flower(sites: Sequence[Site]) -> Channel:
     from kinfed.backends.flower.channel import InProcessFlower
 
     return InProcessFlower(sites)
-
-
-def method_context(agents: Agents, learner: Learner, settings: Settings, progress: Progress | None) -> MethodContext:
-    """What a method is given: agents, learner, rule, its options and progress."""
-    return MethodContext(agents, learner, settings.rule, ordered_options(settings, agents.spec.names), progress)
 
 
 def _labelled(progress: Progress, name: str, what: str, done: int, total: int) -> None:

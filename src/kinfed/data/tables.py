@@ -201,7 +201,7 @@ def _numbers(path: Path, values: pd.Series[Any], start: int) -> Array:
                 f"{path}: column {name!r} has no value in line {line}; fill it in, drop the row, or use --leave-out {name}"
             )
         raise InputError(
-            f"{path}: column {name!r} holds {str(values.iloc[wrong[0]])!r} in line {line}, which is no number; turn it into "
-            f"numbers, or use --leave-out {name}"
+            f"{path}: column {name!r} holds {str(values.iloc[wrong[0]])!r} in line {line}, which is no number; turn it "
+            f"into numbers, or use --leave-out {name}"
         )
     return numbers

@@ -20,7 +20,8 @@ from kinfed.files import private_folder
 from kinfed.learners.base import AUTO, AutoLearner, auto_sentence, site_learner
 from kinfed.result import Personalization
 from kinfed.result_files import write_tables
-from kinfed.run import comparing, run
+from kinfed.run import run
+from kinfed.run_setup import comparing
 
 _SECONDS_BETWEEN = 3.0
 
