@@ -129,3 +129,13 @@ def test_a_column_has_one_role() -> None:
         Federation.from_table(table(), "y", "site", group_by="patiént")
     with pytest.raises(kinfed.InputError, match=r"agent a: weight has shape \(3,\), not \(2,\)"):
         Federation((Agent("a", np.ones((2, 1)), weight=np.ones(3)),), ("x",))
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y"])
+def test_times_may_be_dates_as_people_write_them(form: str) -> None:
+    days = pd.date_range("2023-01-20", periods=20, freq="9D")
+    frame = pd.DataFrame({"site": ["a", "b"] * 10, "x": np.arange(20.0), "when": days.strftime(form)})
+    found = Federation.from_table(frame, agent="site", time="when")
+    for agent in found:
+        assert agent.time is not None
+        assert (np.diff(agent.time) > 0).all()

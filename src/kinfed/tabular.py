@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from kinfed.cells import FALSE_WORDS, TRUE_WORDS, numbers_of, quoted, settled_table
+from kinfed.cells import DATE_ORDERS, FALSE_WORDS, TRUE_WORDS, numbers_of, quoted, settled_table, years_of
 from kinfed.columns import Place, Roles, agent_labels, check_names, column_kind
 from kinfed.errors import InputError
 from kinfed.validation import unknown
@@ -90,17 +90,22 @@ def gathered(parts: Sequence[Part], roles: Roles, leave_out: Collection[str] = (
             raise unknown("column", column, columns)
     notes: list[str] = []
     labels_of = [name for name in (roles.agent, roles.group_by) if name is not None]
-    frames = []
+    frames, by_column = [], dict[str, list[str]]()
     for part in parts:
         unused = [column for column in leave_out if column in part.frame.columns]
         frame, told = settled_table(part.frame.drop(columns=unused), labels_of, part.semicolons)
-        owned = f"{part.agent}: " if part.agent is not None and len(parts) > 1 else ""
         for name in frame.columns:
             if types.is_float_dtype(frame[name].dtype) and (infinite := np.isinf(frame[name].to_numpy(np.float64))).any():
                 frame = frame.assign(**{name: frame[name].mask(infinite)})
                 told.append(f"column {name}: {int(infinite.sum())} infinite values count as missing")
-        notes += [*part.told, *(f"{owned}{one}" for one in told)]
+        notes += part.told
+        owned = f" (agent {part.agent}" if part.agent is not None and len(parts) > 1 else ""
+        for one in told:
+            by_column.setdefault(one.partition(": ")[0], []).append(f"{one}{owned}")
         frames.append(frame)
+    for found in by_column.values():  # the same was done in many files: said once
+        more = f", and alike at {len(found) - 1} more" if len(found) > 1 else ""
+        notes.append(f"{found[0]}{more}" + (")" if " (agent " in found[0] else ""))
     rows = np.concatenate([np.arange(len(frame)) for frame in frames])
     owner = np.repeat(np.arange(len(frames)), [len(frame) for frame in frames])
     frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0].reset_index(drop=True)
@@ -137,6 +142,8 @@ def gathered(parts: Sequence[Part], roles: Roles, leave_out: Collection[str] = (
         had_gaps = bool(outcome.isna().any())
         kept(outcome.notna().to_numpy(), f"an outcome in column {roles.target}")
         frame = frame.assign(**{roles.target: _without_gaps(frame[roles.target]) if had_gaps else frame[roles.target]})
+    if roles.time is not None:
+        frame = frame.assign(**{roles.time: _read_times(frame[roles.time])})
     features = [column for column in frame.columns if column not in roles.columns]
     y = None if roles.target is None else frame[roles.target]
     beside = {what: frame[column] for what, column in roles.beside.items()}
@@ -170,6 +177,14 @@ def read_outcome(values: pd.Series[Any], name: str) -> tuple[pd.Series[Any], lis
         found, what = words.map(spellings), "the usual spellings of these classes"
     odd = Counter(texts[found != texts].tolist())
     return found.reindex(values.index), [f"outcome {name}: {quoted(odd)} read as {what}"] if odd else []
+
+
+def _read_times(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Dates as years, in the order of day and month that fits most; what holds anything else stays, to be refused."""
+    if column_kind(values) != "text":
+        return values
+    years = max((years_of(values, order) for order in DATE_ORDERS), key=lambda found: int((~np.isnan(found)).sum()))
+    return values if np.isnan(years[values.notna().to_numpy()]).any() else pd.Series(years, index=values.index)
 
 
 def _without_gaps(values: pd.Series[Any]) -> pd.Series[Any]:

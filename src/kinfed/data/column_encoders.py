@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from kinfed.columns import categories, column_kind
-from kinfed.data.column_types import CATEGORY, ColumnReading, column_of
+from kinfed.data.column_types import CATEGORY, LIKE_AN_IDENTIFIER, ColumnReading, column_of
 from kinfed.data.leaks import errors_with, errors_without
 from kinfed.data.standardisation import ColumnSums, column_sums
 from kinfed.errors import InputError
@@ -251,14 +251,13 @@ def fit_rule(
         return reading.why
     judged = reading.is_judged and not reading.chosen
     if column in total.crowded:
-        many = f"more than {most_categories} different text values"
-        return many if reading.why == "text" else f"{many}, or numbers at some agents and text at others"
+        return _too_many(reading, most_categories)
     if reading.kind == CATEGORY:
         counts = _merged(total.counts[column])
         if len(counts) < 2:
             return "constant" if counts else "no values"
         if len(counts) > most_categories:
-            return f"more than {most_categories} different text values"
+            return _too_many(reading, most_categories)
         if judged and _names_agents([one.counts[column] for one in answers.values()]):
             return "its values occur at one agent each: it names the agent"
         found: NumericRule | CategoryRule = CategoryRule(column, counts, missing)
@@ -276,6 +275,16 @@ def fit_rule(
     if judged and labels is not None and share >= GIVES_AWAY[labels]:
         return f"it gives the outcome away: by itself it saves {share:.1%} of the errors of predicting it"
     return found
+
+
+def _too_many(reading: ColumnReading, most_categories: int) -> str:
+    """Why a column of texts is left out that has too many different ones, and what else it may be good for."""
+    told = f"more than {most_categories} different text values"
+    if reading.why != "text":
+        told += ", or numbers at some agents and text at others"
+    if LIKE_AN_IDENTIFIER.search(reading.column):
+        told += "; if rows of one value belong together, such as a patient's, give it as group_by"
+    return told
 
 
 def explained_share(j: int, reading: ColumnReading, total: TableSummary, labels: bool | None) -> float:

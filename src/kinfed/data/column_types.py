@@ -43,10 +43,11 @@ _FEW_NUMBERS = 10  # as many different ones may be codes of categories where oth
 _JUDGED = 20  # cells before anything is called an identifier because all differ
 _UNLIKELY_PAIRS = 5.0  # no two equal numbers where so many pairs are expected: they were given out one by one
 _LONG = 6  # digits of a number that is given out
-_NAMES = re.compile(
+LIKE_AN_IDENTIFIER = re.compile(
     r"(^|[\W_])(id|ids|uid|uuid|guid|pid|mrn|key|nr|no|num|number|nummer|index|row|case|fall|record|patient|subject|"
     r"pseudonym)($|[\W_])|[a-zäöü]id$|(ID|Id|Nr|No)$"
 )
+"""How people name columns that tell rows or patients apart."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,7 @@ def _is_given_out(column: str, total: Mapping[str, int], counts: NDArray[np.int6
     if total["present"] < _JUDGED:
         return False
     return (
-        bool(_NAMES.search(column))
+        bool(LIKE_AN_IDENTIFIER.search(column))
         or total["expected"] / 1000 >= _UNLIKELY_PAIRS
         or bool(counts[several, COUNTS.index("long")].all())
     )
