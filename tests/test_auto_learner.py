@@ -13,15 +13,15 @@ from sklearn.ensemble import RandomForestClassifier
 
 import kinfed
 from cli_runs import in_this_process
-from kinfed.backends.handshake import Introduction, _agreed_task
+from kinfed.backends.agreement import Introduction, _agreed_task
 from kinfed.backends.site import InProcess, Site, answer
 from kinfed.backends.wire import Request
-from kinfed.columns import outcome_as, outcome_kind
 from kinfed.deployment.options import read_settings, server_learner_of, usual_learner
 from kinfed.federation import Agent, Federation
 from kinfed.learners import Logistic, Ridge
-from kinfed.learners.base import AutoLearner, auto_task, learner_for
+from kinfed.learners.auto import AutoLearner, auto_task, learner_for
 from kinfed.learners.scikit import ScikitLearner
+from kinfed.outcomes import outcome_as, outcome_kind
 from site_runs import run
 from test_what_leaves import Recording
 

@@ -12,7 +12,8 @@ from kinfed.embedding import Kernel
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import Learner
-from kinfed.learners.base import AUTO, learner_for
+from kinfed.learners.auto import learner_for
+from kinfed.learners.base import AUTO
 from kinfed.learners.inputs import check_outcome
 from kinfed.methods import METHODS
 from kinfed.progress import Progress

@@ -24,7 +24,8 @@ from kinfed.embedding import Embedding
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import Learner, Models
-from kinfed.learners.base import AUTO, auto_sentence
+from kinfed.learners.auto import auto_sentence
+from kinfed.learners.base import AUTO
 from kinfed.learners.delivered import model_and_row, withheld_of
 from kinfed.markup import card, listing, paragraph, table
 from kinfed.methods import METHODS, REFERENCES

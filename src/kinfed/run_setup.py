@@ -16,14 +16,16 @@ from kinfed.backends.agents import Agents, ChooseEmbeddings
 from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.spec import learner_text
 from kinfed.checkpoint import NOWHERE, Store
-from kinfed.columns import group_labels, outcome_as
+from kinfed.columns import group_labels
 from kinfed.embedding import chosen_embeddings
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import Learner
-from kinfed.learners.base import AUTO, learner_for
+from kinfed.learners.auto import learner_for
+from kinfed.learners.base import AUTO
 from kinfed.learners.inputs import check_outcome
 from kinfed.methods import METHODS, MethodContext
+from kinfed.outcomes import outcome_as
 from kinfed.progress import Progress
 from kinfed.settings import BACKENDS, Settings
 from kinfed.validation import one_of, positive_integer, unknown

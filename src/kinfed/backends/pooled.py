@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from kinfed.backends.agents import ChooseEmbeddings, Fold, Question, SiteState, SiteView, Task, TrainingSpec
 from kinfed.backends.wire import arrays_of
 from kinfed.checkpoint import NOWHERE, Kept, Store
-from kinfed.columns import class_weights, classes_of, label_codes
 from kinfed.data import Preparation
 from kinfed.embedding import Embedding, common_scale, own_scale
 from kinfed.federation import Agent, Federation
+from kinfed.outcomes import class_weights, classes_of, label_codes
 from kinfed.splitting import LEAST_PART, deal_rows
 from kinfed.validation import FloatArray
 

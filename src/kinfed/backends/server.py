@@ -23,9 +23,9 @@ from kinfed.backends.agents import (
     TrainingSpec,
     learner_for_task,
 )
+from kinfed.backends.agreement import Introduction, agree_on_spec, introductions
 from kinfed.backends.attendance import LostAgents, TakingPart
 from kinfed.backends.audit import Absence, Audit
-from kinfed.backends.handshake import Introduction, agree_on_spec, introductions
 from kinfed.backends.request_batching import RequestBatching
 from kinfed.backends.sketches import Sketches
 from kinfed.backends.spec import FederationSpec, digest_of

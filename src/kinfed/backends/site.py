@@ -42,9 +42,9 @@ from kinfed.backends.spec import FederationSpec, digest_of, learner_text
 from kinfed.backends.transport import NO_SPEC
 from kinfed.backends.wire import ENVELOPE, Arrays, Failure, Message, Request, arrays_of, payload_bytes
 from kinfed.checkpoint import Kept, Store, digest
-from kinfed.columns import outcome_as
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
+from kinfed.outcomes import outcome_as
 from kinfed.splitting import LEAST_PART, deal_rows
 
 Notes = Mapping[str, NDArray[Any]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import pandas
 import typer
 
@@ -19,6 +18,7 @@ from kinfed.data.catalogue import CATALOGUE, cache_folder, fetch, find_entry
 from kinfed.data.description import described
 from kinfed.errors import InputError
 from kinfed.federation import Federation
+from kinfed.learners.auto import auto_task
 from kinfed.run import require_flower
 from kinfed.settings import Settings
 
@@ -61,6 +61,9 @@ def describe(
             help="What a column is: name=number, category, date, boolean or ignore. May be given several times.",
         ),
     ] = None,
+    group_by: Annotated[str | None, typer.Option(help="Column of labels, such as patients, that is no feature.")] = None,
+    time: Annotated[str | None, typer.Option(help="Column of times that is no feature.")] = None,
+    sample_weight: Annotated[str | None, typer.Option(help="Column of row weights that is no feature.")] = None,
     encoding: Annotated[str, typer.Option(help="How a text file is written, such as latin-1.")] = "auto",
     cache: Cache = None,
     json: Json = False,
@@ -68,15 +71,8 @@ def describe(
     """What is in a federation: its columns, what would be done with them and why; agents, outcome, gaps, leaks."""
     entry, federation = None, None
     if Path(what).expanduser().exists():
-        settings = Settings(
-            data=what,
-            target=target,
-            agent=agent,
-            leave_out=tuple(leave_out or ()),
-            columns=pairs(column),
-            encoding=encoding,
-        )
-        federation = read_data(settings)
+        roles = {"target": target, "agent": agent, "group_by": group_by, "time": time, "sample_weight": sample_weight}
+        federation = read_data(Settings(data=what, leave_out=tuple(leave_out or ()), encoding=encoding, **roles))  # type: ignore[arg-type]
     else:
         if what not in CATALOGUE and ("/" in what or "." in what):
             raise InputError(f"{what} does not exist; give a path, or a name of kinfed data list")
@@ -88,7 +84,10 @@ def describe(
             federation = entry.read(fetch(entry, cache=cache))
     facts = {} if entry is None else dict(entry.facts())
     summary = {} if federation is None else summarised(federation)
-    found = None if federation is None else described(federation, pairs(column), outcome_is_class(federation))
+    found = None
+    if federation is not None:
+        labels = auto_task(federation) == "classification" if federation.has_target else None
+        found = described(federation, pairs(column), labels)
     if json:
         agents = [] if federation is None else federation.describe().to_dict("records")
         columns = [] if found is None else found.columns.reset_index().to_dict("records")
@@ -144,15 +143,6 @@ def fetch_command(
         str(path),
         entry.command(path),
     )
-
-
-def outcome_is_class(federation: Federation) -> bool | None:
-    """Whether the outcome are classes, as a learner would take it; None without one."""
-    answers = [agent.y for agent in federation if agent.y is not None]
-    if not answers:
-        return None
-    outcome = np.concatenate(answers)
-    return outcome.dtype.kind not in "fiu" or len(np.unique(outcome)) <= 2
 
 
 def summarised(federation: Federation) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from kinfed.errors import InputError
 from kinfed.learners import Learner, make_learner
-from kinfed.learners.base import AUTO, AutoLearner, is_import_path
+from kinfed.learners.auto import AutoLearner
+from kinfed.learners.base import AUTO, is_import_path
 from kinfed.settings import FLOWER, Settings, default_of, options_of, toml_value
 from kinfed.weights import RULES
 

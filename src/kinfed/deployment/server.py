@@ -17,7 +17,8 @@ from kinfed.checkpoint import Store
 from kinfed.deployment.options import MakeLearner, path_or_none, read_settings, server_learner_of
 from kinfed.errors import InputError
 from kinfed.files import private_folder
-from kinfed.learners.base import AUTO, AutoLearner, auto_sentence, site_learner
+from kinfed.learners.auto import AutoLearner, auto_sentence
+from kinfed.learners.base import AUTO, site_learner
 from kinfed.result import Personalization
 from kinfed.result_files import write_tables
 from kinfed.run import run

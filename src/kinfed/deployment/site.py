@@ -29,7 +29,7 @@ from kinfed.backends.audit import AUDIT, SiteAudit
 from kinfed.backends.flower.nodes import configured_name
 from kinfed.backends.redaction import discreet, nameless
 from kinfed.backends.site import Site
-from kinfed.columns import Roles, outcome_as
+from kinfed.columns import Roles
 from kinfed.data import read_federation
 from kinfed.data.tables import read_folder, read_one_table, read_table
 from kinfed.data.text_tables import TABLE_SUFFIXES, suffix_of
@@ -38,6 +38,7 @@ from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
 from kinfed.learners.base import AUTO
 from kinfed.model import keep_model
+from kinfed.outcomes import outcome_as
 from kinfed.settings import Settings
 
 NODE_OPTIONS = ("data", "name", "partition-id", "num-partitions", "test", "out", "least-rows")

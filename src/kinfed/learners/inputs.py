@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from kinfed.backends.agents import Agents, Task, TrainingSpec
 from kinfed.backends.wire import Arrays
 from kinfed.checkpoint import Store, digest
-from kinfed.columns import label_codes
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
+from kinfed.outcomes import label_codes
 from kinfed.validation import Array, points_array, positive
 
 # Solvers leave rows on the simplex up to rounding; more than this is somebody's mistake.

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfed.backends.agents import TrainingSpec
-from kinfed.columns import label_codes
 from kinfed.errors import InputError
 from kinfed.federation import Agent
 from kinfed.learners.inputs import relative_weights
 from kinfed.learners.neural.model_stack import Cost
+from kinfed.outcomes import label_codes
 from kinfed.validation import points_array
 
 
