@@ -249,3 +249,18 @@ def test_agents_that_differ_by_case_or_spaces_are_pointed_out():
     table = pd.DataFrame({"site": ["North", "north ", "South"] * 4, "x": np.arange(12.0), "y": np.arange(12.0) % 5})
     (note,) = Federation.from_table(table, target="y", agent="site").notes
     assert note.startswith("agents 'North', 'north ' differ by case or spaces alone")
+
+
+def test_models_predict_for_the_table_they_were_made_from(dirty, tmp_path, running):
+    path, out = tmp_path / "stays.csv", tmp_path / "out"
+    some = dirty[dirty["Klinik"].isin(NAMES[3:6])]
+    some.replace({"Klinik": {NAMES[3]: f"{NAMES[3]} "}}).to_csv(path, sep=";", index=False, encoding="cp1252")
+    roles = ("--target", "Wiederaufnahme", "--agent", "Klinik")
+    how = ("--rule", "local", "--features", 20, "--encoding", "cp1252")
+    code, told, error = running("personalize", path, *roles, *how, "--out", out)
+    assert code == 0, error
+    assert "learner logistic: the outcome Wiederaufnahme has the classes no, yes" in told
+    some.replace({"Klinik": {NAMES[3]: f"{NAMES[3]} "}}).to_csv(path, sep=";", index=False, encoding="utf-8")
+    code, _, error = running("predict", out, path, "--agent", "Klinik", "--out", tmp_path / "predictions.csv")
+    assert code == 0, error
+    assert len(pd.read_csv(tmp_path / "predictions.csv")) == len(some)

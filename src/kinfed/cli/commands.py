@@ -181,7 +181,7 @@ def predict(
     models = models_in(model, tuple(trusted or ()))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UnusualRowsWarning)
-        found = predict_table(models, read_table(data), agent)
+        found = predict_table(models, read_table(data, agent), agent)
     with complete(out.parent, ()) as folder:
         found.to_csv(folder / out.name)
     unusual = [str(one.message) for one in caught if issubclass(one.category, UnusualRowsWarning)]
