@@ -409,7 +409,7 @@ def test_the_sentences_read_the_tests_together(differs, words):
         (lambda train: kinfed.diagnose(train)["shape"], "test 'shape' is not known"),
         (lambda train: shift_tests(with_text(train), labels=False), "use kinfed.diagnose"),
         (lambda train: shift_tests(with_words(train), labels=False), "not finite numbers"),
-        (lambda train: kinfed.diagnose(with_words(train)), "use learner 'logistic'"),
+        (lambda train: kinfed.diagnose(with_words(train), "ridge"), "use learner 'logistic'"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(call, words):
@@ -428,7 +428,7 @@ def with_words(train: Federation) -> Federation:
 
 def test_a_weighting_holds_the_weights_and_how_they_came_about():
     train = kinfed.concept_shift(n_agents=6, n=12, dim=2, seed=0).train
-    found = kinfed.weighting(train, "q-aggregation", seed=3, options={"steps": 20})
+    found = kinfed.weighting(train, "q-aggregation", learner="ridge", seed=3, options={"steps": 20})
     weights = kinfed.collaboration_weights(train, "q-aggregation", seed=3, options={"steps": 20})
     np.testing.assert_array_equal(found.weights.matrix, weights.matrix)
     assert isinstance(found, kinfed.Weighting)

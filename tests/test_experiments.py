@@ -267,7 +267,7 @@ def test_quick_runs_are_smaller():
     for experiment in EXPERIMENTS.values():
         full = {field.name: field.default for field in fields(experiment)}
         for name, value in experiment.quick.items():
-            if name != "look_every":  # the shorter a run, the closer the looks
+            if name != "look_every" and not isinstance(value, str):  # the shorter a run, the closer the looks
                 larger = len(full[name]) > len(value) if isinstance(value, tuple) else full[name] > value
                 assert larger, f"{experiment.name}: {name}"
 

@@ -21,7 +21,7 @@ def wider(monkeypatch):
     made = dataclasses.make_dataclass(
         "Settings", [("colour", str, choice("red", "Colour of the ink.", "Output"))], bases=(Settings,), frozen=True
     )
-    for place in (module, options, kinfed.run):
+    for place in (module, options, kinfed.run_setup):
         monkeypatch.setattr(place, "Settings", made)
     return made
 

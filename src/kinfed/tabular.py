@@ -180,11 +180,13 @@ def read_outcome(values: pd.Series[Any], name: str) -> tuple[pd.Series[Any], lis
 
 
 def _read_times(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Dates as years, in the order of day and month that fits most; what holds anything else stays, to be refused."""
+    """Dates with the day or the month first as years; those with the year first, and anything else, stay as they are."""
     if column_kind(values) != "text":
         return values
-    years = max((years_of(values, order) for order in DATE_ORDERS), key=lambda found: int((~np.isnan(found)).sum()))
-    return values if np.isnan(years[values.notna().to_numpy()]).any() else pd.Series(years, index=values.index)
+    read = {order: years_of(values, order) for order in DATE_ORDERS}
+    order = max(DATE_ORDERS, key=lambda one: int((~np.isnan(read[one])).sum()))
+    unread = bool(np.isnan(read[order][values.notna().to_numpy()]).any())
+    return values if order == "ymd" or unread else pd.Series(read[order], index=values.index)
 
 
 def _without_gaps(values: pd.Series[Any]) -> pd.Series[Any]:
