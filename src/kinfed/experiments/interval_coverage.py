@@ -155,10 +155,11 @@ class IntervalCoverage(Experiment):
         figure, axes = panels(len(settings), width=4.0, height=3.4, squeeze=False)
         for axis, setting in zip(axes[0], settings, strict=True):
             middle, low, high = (trials(results, setting, HEADLINE, metric) for metric in (ESTIMATE, LOW, HIGH))
-            places = np.arange(len(middle))
+            places = np.arange(1, len(middle) + 1)
             axis.errorbar(middle, places, xerr=np.abs([middle - low, high - middle]), fmt="o", markersize=3, elinewidth=1)
             axis.axvline(truth(results, setting, HEADLINE), color="black", linestyle="--", linewidth=0.9)
-            axis.set(xlabel="difference to learning alone", ylabel="trial")
+            axis.set(xlabel="difference to learning alone", ylabel="trial", yticks=places[:: max(1, len(places) // 5)])
+            axis.tick_params(axis="x", labelrotation=30)
             axis.set_title(setting_value(setting, "federation"), fontsize=9)
         return figure
 
