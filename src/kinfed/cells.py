@@ -254,14 +254,14 @@ def settled(values: pd.Series[Any], decimal: str) -> Settled:
         return Settled(_of_codes(values, codes, cells), told)
     shares = "%" in units and "" in units and all(abs(float(one[0])) <= 1 for one in plain if one and not one[1])
     numbers = [None if one is None else repr(float(one[0]) / 100) if shares and one[1] == "%" else one[0] for one in plain]
-    odd = [cell for cell, one in zip(cells, numbers, strict=True) if one is not None and not _same(cell, one)]
+    odd = [k for k, one in enumerate(numbers) if one is not None and not _same(cells[k], one)]
     told = ""
     if odd:
-        rows = int(sum(counts[place] for place, cell in enumerate(cells) if cell in set(odd)))
-        meant = plain_number(odd[0], decimal)
-        shown = numbers[cells.index(odd[0])]
+        rows, meant = int(counts[odd].sum()), plain[odd[0]]
         unit = "" if meant is None or shares else {"%": "percent"}.get(meant[1], meant[1])
-        told = f"{rows} {'cell' if rows == 1 else 'cells'} such as {odd[0]!r} read as {shown} {unit}".rstrip()
+        told = (
+            f"{rows} {'cell' if rows == 1 else 'cells'} such as {cells[odd[0]]!r} read as {numbers[odd[0]]} {unit}".rstrip()
+        )
     if read.all():
         return Settled(pd.to_numeric(_of_codes(values, codes, [str(one) for one in numbers])), told)
     mixed = [cell if one is None else one for cell, one in zip(cells, numbers, strict=True)]

@@ -33,7 +33,7 @@ from kinfed.markup import card, paragraph, table
 from kinfed.plotting.analysis import FederationPlots
 from kinfed.rows import label_hashes, row_hashes
 from kinfed.splitting import derived_seed, held_out, held_out_groups, latest_rows
-from kinfed.tabular import Part, gathered, pandas_table
+from kinfed.tabular import SourceTable, gathered, pandas_table
 from kinfed.validation import FloatArray, first_repeated, positive, unknown
 
 
@@ -211,11 +211,11 @@ class Federation:
         group_by, time, sample_weight : str, optional
             Columns of what rows have beside their features; see `from_arrays`.
         """
-        part = Part(pandas_table(table), None, lambda row: f"row {row}")
+        part = SourceTable(pandas_table(table), None, lambda row: f"row {row}")
         return cls.from_parts([part], Roles(agent, target, group_by, time, sample_weight), leave_out)
 
     @classmethod
-    def from_parts(cls, parts: Sequence[Part], roles: Roles, leave_out: Collection[str] = ()) -> Federation:
+    def from_parts(cls, parts: Sequence[SourceTable], roles: Roles, leave_out: Collection[str] = ()) -> Federation:
         """Federation of the rows of several tables, as files hold them; see `kinfed.tabular`."""
         found = gathered(parts, roles, leave_out)
         how = {"target": roles.target, "beside": found.beside}

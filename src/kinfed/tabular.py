@@ -24,7 +24,7 @@ _NUMERIC = 0.8  # share of an outcome's cells that are numbers, for the others t
 _MOST_LABELS = 20  # different labels of an outcome where some of them look like numbers
 
 
-class Part(NamedTuple):
+class SourceTable(NamedTuple):
     """One table of those that make up a federation.
 
     Attributes
@@ -72,12 +72,12 @@ class Gathered(NamedTuple):
     notes: tuple[str, ...]
 
 
-def gathered(parts: Sequence[Part], roles: Roles, leave_out: Collection[str] = ()) -> Gathered:
+def gathered(parts: Sequence[SourceTable], roles: Roles, leave_out: Collection[str] = ()) -> Gathered:
     """The rows of one or several tables.
 
     Parameters
     ----------
-    parts : sequence of Part
+    parts : sequence of SourceTable
     roles : Roles
         Columns that are no features. The agent's is not needed where every part is an agent.
     leave_out : collection of str

@@ -19,7 +19,7 @@ import pandas as pd
 
 from kinfed.columns import categories, column_kind
 from kinfed.data.column_types import CATEGORY, LIKE_AN_IDENTIFIER, ColumnReading, column_of
-from kinfed.data.leaks import errors_with, errors_without
+from kinfed.data.leaks import errors_by_category, errors_by_numbers, errors_without
 from kinfed.data.standardisation import ColumnSums, column_sums
 from kinfed.errors import InputError
 from kinfed.federation import Agent
@@ -35,7 +35,7 @@ SUSPECT = {False: 0.95, True: 0.9}
 """Share from which people are asked to make sure that the column is known before the outcome is."""
 
 _MOST_NUMERIC_CATEGORIES = 10  # numbers that may be told one by one, as codes of categories
-_FEWEST_ROWS, _FEWEST_ERRORS = 30, 10  # values, and wrong classes without the column, before anything is said of leaks
+_FEWEST_ROWS, _FEWEST_ERRORS = 30, 10  # cells, and wrong classes without the column, before anything is said of leaks
 _EXCLUSIVE, _ROWS_EACH = 0.99, 5  # share of rows whose category is of one agent alone, and rows per category, in names
 
 
@@ -224,8 +224,11 @@ def summarise(
             if many or _holds_numbers(values, counts[reading.column]):
                 crowded.add(reading.column)
                 counts[reading.column] = Counter()
-        if y is not None and reading.is_used and reading.column not in crowded:
-            errors[j] = errors_with(values, numbers[:, j] if reading.is_numeric else None, y, bool(labels))
+            elif y is not None:
+                errors[j] = errors_by_category(values, y, bool(labels))
+    numeric = [j for j, reading in enumerate(readings) if reading.is_numeric]
+    if y is not None:
+        errors[numeric] = errors_by_numbers(numbers[:, numeric], y, bool(labels))
     without = 0.0 if y is None else errors_without(y, bool(labels))
     return TableSummary(missing, column_sums(numbers), counts, frozenset(crowded), errors, without)
 
@@ -290,7 +293,7 @@ def _too_many(reading: ColumnReading, most_categories: int) -> str:
 def explained_share(j: int, reading: ColumnReading, total: TableSummary, labels: bool | None) -> float:
     """The share of the errors of predicting the outcome that column j alone saves; 0 where too little is known."""
     enough = total.error_without >= _FEWEST_ERRORS if labels else total.error_without > 0
-    if labels is None or not enough or reading.present < _FEWEST_ROWS:
+    if labels is None or not enough or reading.present + reading.missing < _FEWEST_ROWS:
         return 0.0
     return 1 - float(total.errors[j]) / total.error_without
 

@@ -1,7 +1,7 @@
 r"""What a column is, decided for the whole federation from counts alone, with a reason that is shown.
 
 Every agent counts, for each of its columns, how many cells read as numbers, as yes or no, as dates, how many differ, and
-the like (`column_counts`); no cell is told. The counts of all agents decide (`reading_of`): so a column is the same thing
+the like (`table_counts`); no cell is told. The counts of all agents decide (`reading_of`): so a column is the same thing
 at every agent, wherever the rows are. What was chosen by hand (``--column name=number``) goes before.
 """
 
@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api import types
 
 from kinfed.cells import DATE_ORDERS, FALSE_WORDS, TRUE_WORDS, numbers_of, truths_of, years_of
 from kinfed.errors import InputError
 from kinfed.federation import Agent
-from kinfed.validation import Array, Integers, unknown
+from kinfed.validation import Array, FloatArray, Integers, unknown
 
 NUMBER, BOOLEAN, DATE, CATEGORY = "number", "boolean", "date", "category"
 IGNORE, IDENTIFIER, FREE_TEXT, EMPTY = "ignore", "identifier", "free text", "empty"
@@ -117,54 +118,79 @@ def column_of(X: Any, j: int) -> pd.Series[Any]:
     return X.iloc[:, j] if isinstance(X, pd.DataFrame) else pd.Series(X[:, j])
 
 
-def column_counts(values: pd.Series[Any], table: bool = True) -> Integers:
-    """What an agent tells of one of its columns: see `COUNTS`.
+def table_counts(agent: Agent, columns: Sequence[str], table: bool) -> Integers:
+    """What an agent tells of its columns, of shape (d, number of `COUNTS`).
 
     Parameters
     ----------
-    values : Series
+    agent : Agent
+    columns : sequence of d str
     table : bool
-        Whether anybody has to find out what it is; the columns of an array are numbers, and no more is said of them.
+        Whether anybody has to find out what they are; the columns of an array are numbers, and no more is said of them.
     """
-    told = dict.fromkeys(COUNTS, 0)
+    if isinstance(agent.X, np.ndarray):
+        return _number_counts(agent.X, table)
+    counts = np.zeros((len(columns), len(COUNTS)), dtype=np.int64)
+    plain = [j for j in range(len(columns)) if types.is_numeric_dtype(agent.X.dtypes.iloc[j])]
+    if plain:
+        counts[plain] = _number_counts(np.column_stack([numbers_of(agent.X.iloc[:, j]) for j in plain]), table)
+    for j in set(range(len(columns))) - set(plain):
+        counts[j] = _text_counts(agent.X.iloc[:, j], table)
+    return counts
+
+
+def _number_counts(X: FloatArray, table: bool) -> Integers:
+    """The counts of columns (n, d) that hold nothing but numbers and gaps."""
+    values = np.asarray(X, dtype=np.float64)
+    there = ~np.isnan(values)
+    told = dict.fromkeys(COUNTS, np.zeros(values.shape[1], dtype=np.int64))
+    present = told["present"] = told["numbers"] = there.sum(axis=0)
+    if not table or not len(values):
+        return np.column_stack(list(told.values())).astype(np.int64)
+    whole = (values == np.round(values)) & (np.abs(values) < 2**53)  # beyond, every float is whole
+    told["whole"] = whole.sum(axis=0)
+    told["ones"] = ((values == 0) | (values == 1)).sum(axis=0)
+    told["distinct"] = np.sum(np.diff(np.sort(values, axis=0), axis=0) > 0, axis=0) + (present > 0)
+    told["unique"] = (present > 1) & (told["distinct"] == present)
+    given = (present > 0) & (told["whole"] == present)
+    low, high = (pick(np.where(there, values, other), axis=0) for pick, other in ((np.min, np.inf), (np.max, -np.inf)))
+    spread = np.where(given, high - low, 0.0) + 1
+    told["expected"] = np.where(given, np.minimum(1000 * present * (present - 1) / 2 / spread, 10**9), 0)
+    size = np.abs(np.where(there & given, values, 0.0))
+    least, most = (pick(np.where(there, size, other), axis=0) for pick, other in ((np.min, np.inf), (np.max, 0.0)))
+    told["long"] = given & (least >= 10.0 ** (_LONG - 1)) & (_digits(least) == _digits(most))
+    dated = np.flatnonzero(given & (low >= 19_000_101) & (high <= 20_991_231))
+    told["ymd"] = np.zeros(len(present), dtype=np.int64)
+    told["ymd"][dated] = [int((~np.isnan(years_of(pd.Series(values[:, j]), "ymd"))).sum()) for j in dated]
+    return np.column_stack(list(told.values())).astype(np.int64)
+
+
+def _digits(values: Array) -> Array:
+    """How many digits whole numbers have."""
+    return np.floor(np.log10(np.where((values >= 1) & np.isfinite(values), values, 1.0)))
+
+
+def _text_counts(values: pd.Series[Any], table: bool) -> Integers:
+    """The counts of a column of texts, or of texts beside numbers."""
     cells = values.dropna()
-    told["present"] = len(cells)
     numbers = numbers_of(cells)
     there = numbers[~np.isnan(numbers)]
-    told["numbers"] = len(there)
-    whole = (there == np.round(there)) & (np.abs(there) < 2**53)  # beyond, every float is whole
-    told["whole"] = int(whole.sum())
-    if not table:
-        return np.array(list(told.values()), dtype=np.int64)
-    told["distinct"] = int(cells.nunique())
-    told["unique"] = int(len(cells) > 1 and told["distinct"] == len(cells))
-    told["ones"] = int(((there == 0) | (there == 1)).sum())
-    is_text = len(there) < len(cells)
-    if len(there) and whole.all() and not is_text:
-        spread = float(there.max() - there.min()) + 1
-        told["expected"] = int(min(1000 * len(there) * (len(there) - 1) / 2 / spread, 10**9))
-        digits = {len(str(int(abs(one)))) for one in there}
-        told["long"] = int(len(digits) == 1 and min(digits) >= _LONG)
-        told["ymd"] = int((~np.isnan(years_of(pd.Series(there), "ymd"))).sum())
-    if is_text:
+    told = dict.fromkeys(COUNTS, 0) | {"present": len(cells), "numbers": len(there)}
+    if table and len(cells):
         texts = cells.astype(str).str.strip()
         words = texts.str.casefold()
-        told["true"], told["false"] = int(words.isin(TRUE_WORDS).sum()), int(words.isin(FALSE_WORDS).sum())
-        for order in DATE_ORDERS:
-            told[order] = int((~np.isnan(years_of(texts, order))).sum())
-        told["words"] = int(texts.str.count(r"\s+").sum() + len(texts))
+        distinct = int(cells.nunique())
+        told |= {
+            "whole": int((there == np.round(there)).sum()),
+            "ones": int(((there == 0) | (there == 1)).sum()),
+            "true": int(words.isin(TRUE_WORDS).sum()),
+            "false": int(words.isin(FALSE_WORDS).sum()),
+            **{order: int((~np.isnan(years_of(texts, order))).sum()) for order in DATE_ORDERS},
+            "distinct": distinct,
+            "unique": int(1 < len(cells) == distinct),
+            "words": int(texts.str.count(r"\s+").sum()) + len(texts),
+        }
     return np.array(list(told.values()), dtype=np.int64)
-
-
-def table_counts(agent: Agent, columns: Sequence[str], table: bool) -> Integers:
-    """The counts of all columns of an agent, of shape (d, number of `COUNTS`); of one it does not have, zeros."""
-    if isinstance(agent.X, np.ndarray) and not table:
-        present = (~np.isnan(agent.X)).sum(axis=0)
-        counts = np.zeros((len(columns), len(COUNTS)), dtype=np.int64)
-        counts[:, [COUNTS.index("present"), COUNTS.index("numbers")]] = present[:, None]
-        return counts
-    found = [column_counts(column_of(agent.X, j), table) for j in range(len(columns))]
-    return np.array(found, dtype=np.int64).reshape(len(columns), len(COUNTS))
 
 
 def counts_fault(counts: NDArray[np.int64], rows: int) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -285,7 +286,7 @@ class Preparation:
             told.append(reading.why.partition("; ")[2])
         return [f"column {rule.column}: {told[0]}", *told[1:]] if told else []
 
-    @property
+    @cached_property
     def _reading(self) -> dict[str, ColumnReading]:
         return {one.column: one for one in self.readings}
 

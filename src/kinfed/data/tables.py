@@ -29,7 +29,7 @@ from kinfed.data.text_tables import (
 from kinfed.errors import InputError, naming
 from kinfed.federation import Federation
 from kinfed.progress import Progress
-from kinfed.tabular import Part
+from kinfed.tabular import SourceTable
 from kinfed.validation import Array, first_repeated, unknown
 
 _ROWS = 50_000  # of a piece
@@ -66,7 +66,7 @@ def read_folder(
     return _federation(folder, parts, roles, leave_out)
 
 
-def _part(path: Path, agent: str | None, roles: Roles, encoding: str) -> Part:
+def _part(path: Path, agent: str | None, roles: Roles, encoding: str) -> SourceTable:
     """One file, ready to be put together with others."""
     table = read_text_table(path, _labels(roles), encoding)
     named = f"{path.name}, " if agent is not None else ""
@@ -74,7 +74,7 @@ def _part(path: Path, agent: str | None, roles: Roles, encoding: str) -> Part:
     def place(row: int) -> str:
         return f"{named}line {line_of(path, row, table.encoding)}"
 
-    return Part(table.frame, agent, place, table.semicolons, table.told)
+    return SourceTable(table.frame, agent, place, table.semicolons, table.told)
 
 
 def _labels(roles: Roles) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def _labels(roles: Roles) -> tuple[str, ...]:
     return tuple(column for column in (roles.agent, roles.group_by) if column is not None)
 
 
-def _federation(source: Path, parts: Sequence[Part], roles: Roles, leave_out: Collection[str]) -> Federation:
+def _federation(source: Path, parts: Sequence[SourceTable], roles: Roles, leave_out: Collection[str]) -> Federation:
     columns = list(dict.fromkeys(column for part in parts for column in part.frame.columns))
     for column in (*roles.columns, *leave_out):
         if column not in columns:
