@@ -133,25 +133,22 @@ class GrandMean(Method):
 
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
         """Train one model on everybody's rows, and give it to every agent."""
-        sizes = context.agents.spec.sizes
-        shares = sizes / sizes.sum()
-        return _fit(context, np.tile(shares, (len(shares), 1)))
+        spec = context.agents.spec
+        shares = spec.heard(spec.sizes[None] / spec.sizes.sum())
+        return _fit(context, np.tile(shares, (len(spec.names), 1)), common=True)
 
 
-def _fit(context: MethodContext, matrix: Array, weights: Weights | None = None) -> Models:
+def _fit(context: MethodContext, matrix: Array, weights: Weights | None = None, common: bool = False) -> Models:
     def again() -> Array:
         found = weights if context.again is None else context.again()
         return matrix if found is None else found.matrix
 
-    return fit_planned(
-        context.learner,
-        context.agents.labelled("training", None if weights is None else again),
-        matrix,
-        USUAL_PLAN if weights is None else weights.plan,
-        targets=np.arange(len(matrix)),
-        progress=context.progress,
-        checkpoint=context.checkpoint,
-    )
+    agents = context.agents.labelled("training", None if weights is None else again)
+    how: dict[str, Any] = {"progress": context.progress, "checkpoint": context.checkpoint}
+    if common:  # nobody's own: all rows as others learn from them
+        return context.learner.fit(agents, matrix, targets=np.arange(len(matrix)), **how)
+    plan = USUAL_PLAN if weights is None else weights.plan
+    return fit_planned(context.learner, agents, matrix, plan, targets=np.arange(len(matrix)), **how)
 
 
 METHODS: Registry[Method] = Registry("method", {"weighted": Weighted(), "local": Local(), "grand-mean": GrandMean()})
@@ -236,7 +233,7 @@ class Evaluation(Question[dict[str, Scores]]):
         found = OwnScores.nothing(len(methods), site.spec.task)
         if site.test is not None:
             given = [None if one is None else (one, 0) for one in models]
-            found = own_scores(given, site.test, site.agent.y, site.spec.task, site.spec.classes, _local(methods))
+            found = own_scores(given, site.test, site.own.y, site.spec.task, site.spec.classes, _local(methods))
         if site.keep_model is not None:
             told = asked.settings
             home = Delivery(str(told["run"]), dict(told["weights"]), dict(told["asked"]), str(told["withheld"]))
@@ -272,7 +269,7 @@ class Evaluation(Question[dict[str, Scores]]):
         found = {}
         for row, t in enumerate(self.targets.tolist()):
             given = [(models, row) for _, models in self.models.values()]
-            found[t] = own_scores(given, test[t], agents.rows[t].y, agents.task, agents.spec.classes, _local(methods))
+            found[t] = own_scores(given, test[t], agents.own_rows[t].y, agents.task, agents.spec.classes, _local(methods))
         return self._scores(agents.spec, found, {t: len(test[t]) for t in found})
 
     def _scores(self, spec: TrainingSpec, own: Mapping[int, OwnScores], rows: Mapping[int, int]) -> dict[str, Scores]:

@@ -57,7 +57,7 @@ from kinfed.run_setup import (
     together,
 )
 from kinfed.settings import Settings
-from kinfed.splitting import derived_seed
+from kinfed.splitting import LEAST_PART, derived_seed
 from kinfed.weights import Weights
 from kinfed.weights.weighing import without_agents
 
@@ -171,6 +171,8 @@ def _personalized(
         comparing(settings),
         store,
         standardise=settings.standardise,
+        robust=settings.robust,
+        trust=settings.trust,
         columns=settings.columns,
         seed=settings.seed,
         agents=len(sites),
@@ -180,8 +182,11 @@ def _personalized(
         found = run(agents, learner, settings, store, progress)
     # The rows are here after all: what can be told from them, and newcomers, need no messages.
     there = train.select([train.names.index(name) for name in agents.spec.names])
-    rows = agents.preparation.transform(there.in_order())
-    here = PooledAgents(rows, learner.task, settings.seed, agents.spec.embeddings, learner, preparation=agents.preparation)
+    raw, screening = there.in_order(), agents.spec.screening
+    own = agents.preparation.transform(raw)
+    rows = agents.preparation.held(raw, own, screening, LEAST_PART)
+    known = (rows, learner.task, settings.seed, agents.spec.embeddings, learner)
+    here = PooledAgents(*known, preparation=agents.preparation, own=own, screening=screening)
     notes = agents.preparation.notes(there)
     return replace(found, agents=here, found={**found.found, "notes": notes})
 

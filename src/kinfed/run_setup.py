@@ -118,6 +118,7 @@ def pooled_agents(
 ) -> PooledAgents:
     """The agents of a federation whose rows are here."""
     how = {"standardise": settings.standardise, "columns": settings.columns, "seed": settings.seed, "store": store}
+    how |= {"robust": settings.robust, "trust": settings.trust}
     return PooledAgents.prepared(train, test, learner, comparing(settings), **how)  # type: ignore[arg-type]
 
 

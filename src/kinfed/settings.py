@@ -128,6 +128,14 @@ class Settings:
     )
     test_size: float = choice(0.2, "Share of every agent's rows to test on; 0 trains on all of them.", _DATA, _TRAINED)
     standardise: bool = choice(True, "Give every column mean 0 and variance 1 over all agents.", _DATA, _FITTED)
+    robust: bool = choice(
+        True,
+        "Scales that one agent cannot move, bounded influence of far cells, and agents in other units set aside; without "
+        "it columns are standardised plainly, and everybody is taken as it is.",
+        _DATA,
+        _FITTED,
+    )
+    trust: tuple[str, ...] = choice((), "Agent to take in as it is, whatever is found about it.", _DATA, _FITTED)
     task: str = choice(
         "auto",
         "What the outcome is; auto: what those of all sites together are. Say it if the learner is torch, or if some "

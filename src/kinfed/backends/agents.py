@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from kinfed.backends.audit import Audit
 from kinfed.backends.wire import KINDS, Arrays, ArraySpec, Message
 from kinfed.data import Preparation
+from kinfed.data.screening import NO_SCREENING, Screening
 from kinfed.embedding import Embedding, Scale
 from kinfed.errors import InputError, KinfedError
 from kinfed.federation import Agent, Federation
@@ -99,6 +101,8 @@ class TrainingSpec:
         Ways to compare the agents, the usual one first.
     class_weights : array, or None
         What a row of each of these classes counts in a mean loss; None where all count the same.
+    screening : Screening
+        Whom others listen to less, or not at all, and whose cells are held for others.
     """
 
     names: tuple[str, ...]
@@ -109,12 +113,53 @@ class TrainingSpec:
     task: Task
     embeddings: tuple[Embedding, ...] = ()
     class_weights: NDArray[np.float64] | None = None
+    screening: Screening = NO_SCREENING
+
+    @cached_property
+    def voices(self) -> NDArray[np.float64] | None:
+        """What each agent counts for others, (B,); None where all count the same."""
+        return self.screening.voices_of(self.names)
+
+    @property
+    def aside(self) -> dict[int, str]:
+        """Agents that are set aside, by place, and why: nobody else learns from them, and they learn alone."""
+        reasons = self.screening.aside
+        return {k: reasons[name] for k, name in enumerate(self.names) if self.screening.voices.get(name) == 0}
+
+    def heard(self, weights: NDArray[np.float64], targets: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """Rows of weights (T, B) with others' weights times their voices, on the simplex again.
+
+        `targets` has the agent each row is for, whose own weight stays as it is; without them rows are nobody's. A row that
+        hears nobody any more stays with its target.
+        """
+        if self.voices is None:
+            return weights
+        return voiced(weights, self.voices, targets)
+
+    def with_own_rows(self, places: Sequence[int]) -> TrainingSpec:
+        """The same with some agents once more, after all, for their rows as they are."""
+        names = (*self.names, *(f"{self.names[k]} for itself" for k in places))
+        return replace(self, names=names, sizes=np.append(self.sizes, self.sizes[list(places)]))
 
     def of_classes(self, places: Sequence[int] | NDArray[np.int64]) -> TrainingSpec:
         """The same with some of the classes."""
         chosen = np.asarray(places, dtype=np.int64)
         left, weights = (None if one is None else one[chosen] for one in (self.classes, self.class_weights))
         return replace(self, classes=left, class_weights=weights)
+
+
+def voiced(
+    weights: NDArray[np.float64], voices: NDArray[np.float64] | None, targets: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
+    """See `TrainingSpec.heard`; of any agents."""
+    if voices is None:
+        return weights
+    rows = weights * voices
+    if targets is not None:
+        each = np.arange(len(rows))
+        rows[each, targets] = weights[each, targets]
+        rows[each, targets] += ~rows.any(axis=1)
+    return np.asarray(rows / rows.sum(axis=1, keepdims=True))
 
 
 @runtime_checkable
@@ -207,7 +252,9 @@ class SiteView:
     Attributes
     ----------
     agent : Agent
-        The rows to train on, as numbers.
+        The rows to train on, as numbers, as others may learn from them: cells too far from everybody's are held.
+    own : Agent
+        The same rows as they are, for the agent's own model.
     aside : Agent
         The rows that the fold sets aside; none without a fold.
     aside_rows : array of bool
@@ -230,6 +277,7 @@ class SiteView:
     """
 
     agent: Agent
+    own: Agent
     aside: Agent
     aside_rows: NDArray[np.bool_]
     test: Agent | None
@@ -328,6 +376,12 @@ class Agents(Protocol):
     def without(self, fold: Fold) -> Agents:
         """The same agents, each without the rows it sets aside."""
 
+    def with_own_rows(self, places: Sequence[int], widen: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Self:
+        """These agents and, after them, some of them once more with their rows as they are, to learn for themselves.
+
+        `widen` makes rows of weights of these agents rows of weights of all.
+        """
+
     def labelled(self, phase: str, again: Callable[[], NDArray[np.float64]] | None = None) -> Self:
         """The same agents, whose exchanges the audit counts under this name.
 
@@ -343,6 +397,9 @@ class Agents(Protocol):
 
     def leaving_out(self, places: Mapping[int, str]) -> Self:
         """The same agents without some, who are not asked; nothing that they told is used."""
+
+    def setting_aside(self, places: Mapping[int, str]) -> tuple[Agents, Places]:
+        """The agents as if some were not there, and the place that each agent of the found view has among these."""
 
     def side_by_side(self, jobs: Sequence[Callable[[], None]]) -> Sequence[Callable[[], None]]:
         """What to call so that all these jobs are done: each, or one that does them together where exchanges are slow."""

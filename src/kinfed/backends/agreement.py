@@ -6,7 +6,7 @@ What a column is, and which task the outcome asks for, it decides for everybody 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,9 +24,11 @@ from kinfed.backends.spec import (
 )
 from kinfed.backends.transport import Transport
 from kinfed.backends.wire import ArraySpec, Message, Request, form_fault
-from kinfed.data import ColumnSums, Preparation, TableSummary
+from kinfed.data import Preparation, TableSummary
 from kinfed.data.column_encoders import MOST_CATEGORIES
 from kinfed.data.column_types import CATEGORY, COUNTS, ColumnReading, counts_fault, readings_of
+from kinfed.data.scales import GRID, ColumnShapes
+from kinfed.data.screening import screened
 from kinfed.embedding import LabelTarget, OwnScale, common_scale
 from kinfed.errors import InputError
 from kinfed.outcomes import OUTCOME_KINDS, class_weights, label_codes
@@ -110,6 +112,8 @@ def agree_on_spec(
     standardise: bool,
     seed: int,
     chosen: Mapping[str, str],
+    robust: bool,
+    trust: Collection[str],
 ) -> FederationSpec:
     """The recipe of all agents that answer."""
     alike = _alike(transport, agents, learner)
@@ -120,10 +124,12 @@ def agree_on_spec(
     readings = readings_of(columns, counts, [one.rows for one in alike.values()], chosen)
     summaries = _summaries(transport, alike, readings, task)
     labels = None if task == "unsupervised" else task == "classification"
-    preparation = Preparation.from_summaries(readings, summaries, standardise, labels=labels)
+    preparation = Preparation.from_summaries(readings, summaries, standardise, labels=labels, robust=robust)
     told = _scales(transport, {name: alike[name] for name in summaries}, preparation, task, seed)
     scales = {name: _own_scale(reply) for name, reply in told.items()}
-    scale = common_scale(len(preparation.columns), list(scales.values()))
+    far = {name: reply.arrays["far"] for name, reply in told.items()} if robust else {}
+    preparation, screening = screened(preparation, {name: summaries[name] for name in told}, far, trust)
+    scale = common_scale(len(preparation.columns), list(scales.values()), preparation.outcome)
     classes = scale.target.classes if isinstance(scale.target, LabelTarget) else None
     return FederationSpec(
         names=tuple(scales),
@@ -137,6 +143,7 @@ def agree_on_spec(
         seed=seed,
         class_weights=None if classes is None else _class_weights(learner, classes, told),
         aside=tuple(tuple(one.settings["aside"]) if "aside" in one.settings else None for one in told.values()),
+        screening=screening,
     )
 
 
@@ -212,11 +219,13 @@ def _summaries(
     transport: Transport, agents: Mapping[str, Introduction], readings: tuple[ColumnReading, ...], task: Task
 ) -> dict[str, TableSummary]:
     d, categorical = len(readings), {one.column for one in readings if one.kind == CATEGORY}
+    several = (d + (task == "regression"),)
     forms = {
         "missing": ArraySpec((d,), "int64"),
-        "count": ArraySpec((d,), "int64"),
-        "mean": ArraySpec((d,), "float64"),
-        "squares": ArraySpec((d,), "float64"),
+        "base": ArraySpec(several, "float64"),
+        "at base": ArraySpec(several, "int64"),
+        **{f"{part} count": ArraySpec(several, "int64") for part in ("rest", "core")},
+        **{f"{part} {what}": ArraySpec(several, "float64") for part in ("rest", "core") for what in ("mean", "squares")},
         "errors": ArraySpec((d,), "float64"),
         "error without": ArraySpec((1,), "float64"),
     }
@@ -234,25 +243,30 @@ def _summaries(
             column: sum(whole_number(count, "a count") for count in kinds.values() if isinstance(kinds, dict))
             for column, kinds in counts.items()
         }
-        if (reply.arrays["missing"] < 0).any() or (reply.arrays["count"] < 0).any():
+        shapes, rows = ColumnShapes.from_arrays(reply.arrays), agents[name].rows
+        if min(reply.arrays["missing"].min(), shapes.at_base.min(), shapes.rest.count.min(), shapes.core.count.min()) < 0:
             return "it counts less than nothing"
+        if (shapes.core.count > shapes.rest.count).any() or (task == "regression" and shapes.count[-1] != rows):
+            return "its counts contradict each other"
         for j, reading in enumerate(readings):
             column = reading.column
             if (column in crowded or not reading.is_used) and 0 <= int(reply.arrays["missing"][j]) <= agents[name].rows:
                 continue  # its values are not counted
-            present = whole[column] if column in whole else int(reply.arrays["count"][j])
+            present = whole[column] if column in whole else int(shapes.count[j])
             if present + int(reply.arrays["missing"][j]) != agents[name].rows or present < 0:
                 return f"column {column} does not add up to {agents[name].rows} rows"
         if (reply.arrays["errors"] < 0).any() or reply.arrays["error without"][0] < 0:
             return "an error is negative"
-        return "a sum of squares is negative" if (reply.arrays["squares"] < 0).any() else None
+        return "a sum of squares is negative" if min(shapes.rest.squares.min(), shapes.core.squares.min()) < 0 else None
 
     request = Request("columns", {"readings": [asdict(one) for one in readings], "task": task})
     replies = transport.ask("columns", dict.fromkeys(agents, request), check)
+    told = {name: ColumnShapes.from_arrays(reply.arrays) for name, reply in replies.items()}
     return {
         name: TableSummary(
             reply.arrays["missing"],
-            ColumnSums(reply.arrays["count"], reply.arrays["mean"], reply.arrays["squares"]),
+            told[name].select(slice(d)).sums,
+            told[name],
             {column: Counter(kinds) for column, kinds in reply.settings["counts"].items()},
             frozenset(reply.settings["crowded"]),
             reply.arrays["errors"],
@@ -280,18 +294,14 @@ def _scales(
             counts = [whole_number(one, "rows of a class") for one in reply.settings.get("counts", ())]
             if counts and (len(counts) != len(read_labels(labels)) or sum(counts) != agents[name].rows):
                 return "the rows of its classes do not add up"
+        if not preparation.robust:
             return form_fault(reply.arrays, {})
-        if _target_kind(agents[name]) != "numbers":
-            return form_fault(reply.arrays, {})
-        forms = {
-            "count": ArraySpec((1,), "int64"),
-            "mean": ArraySpec((1,), "float64"),
-            "squares": ArraySpec((1,), "float64"),
-        }
-        wrong = form_fault(reply.arrays, forms)
-        if wrong is None and (reply.arrays["count"][0] != agents[name].rows or reply.arrays["squares"][0] < 0):
-            return "the sums of its target do not add up"
-        return wrong
+        wrong = form_fault(reply.arrays, {"far": ArraySpec((len(preparation.measured), len(GRID)), "int64")})
+        if wrong is not None:
+            return wrong
+        far = reply.arrays["far"]
+        impossible = (far < 0).any() or (far > agents[name].rows).any() or (np.diff(far, axis=1) > 0).any()
+        return "its counts of far cells contradict each other" if impossible else None
 
     request = Request("scale", {"preparation": preparation_settings(preparation), "seed": seed, "task": task})
     return transport.ask("scale", dict.fromkeys(agents, request), check)
@@ -299,8 +309,4 @@ def _scales(
 
 def _own_scale(reply: Message) -> OwnScale:
     median = float("nan") if reply.settings["median"] is None else float(reply.settings["median"])
-    if "classes" in reply.settings:
-        return OwnScale(median, read_labels(reply.settings["classes"]))
-    if not reply.arrays:
-        return OwnScale(median, None)
-    return OwnScale(median, ColumnSums(reply.arrays["count"], reply.arrays["mean"], reply.arrays["squares"]))
+    return OwnScale(median, read_labels(reply.settings["classes"]) if "classes" in reply.settings else None)

@@ -66,12 +66,15 @@ def describe(own: OwnTable, request: Request) -> Message:
 def columns(own: OwnTable, request: Request) -> Message:
     """What a site tells of columns that are known: `kinfed.data.TableSummary`.
 
-    Numbers of gaps, means and sums of squares, counts of categories, and how well each predicts the outcome by itself.
+    Numbers of gaps, what the scale of numbers follows from, and of an outcome that is a number too
+    (`kinfed.data.scales.ColumnShapes`), counts of categories, and how well each predicts the outcome by itself.
     """
     readings = tuple(ColumnReading(**one) for one in request.settings["readings"])
     agent, task = ordered(own.train, tuple(one.column for one in readings)), request.settings["task"]
     labels = None if task == "unsupervised" or not own.train.is_table else task == "classification"
-    summary = summarise(agent, readings, labels)
+    summary = summarise(agent, readings, labels, outcome=task == "regression")
+    if summary.shapes is None:
+        raise AssertionError("one agent tells of the shapes of its columns")
     return Message(
         {
             "counts": {column: dict(counts) for column, counts in summary.counts.items()},
@@ -79,9 +82,7 @@ def columns(own: OwnTable, request: Request) -> Message:
         },
         {
             "missing": summary.missing,
-            "count": summary.sums.count,
-            "mean": summary.sums.mean,
-            "squares": summary.sums.squares,
+            **summary.shapes.arrays,
             "errors": summary.errors,
             "error without": np.array([summary.error_without]),
         },
@@ -89,7 +90,7 @@ def columns(own: OwnTable, request: Request) -> Message:
 
 
 def scale(own: OwnTable, request: Request) -> Message:
-    """The median distance between own points, sums of the target or its classes, and sizes of folds of whole groups."""
+    """The median distance between own points, far cells, classes of the target, and sizes of folds of whole groups."""
     preparation, task = read_preparation(request.settings["preparation"]), request.settings["task"]
     learner, agent = learner_for_task(own.learner, task), own.train[0]
     if learner is not own.learner:
@@ -103,11 +104,8 @@ def scale(own: OwnTable, request: Request) -> Message:
     if isinstance(found.target, np.ndarray) and getattr(learner, "class_weight", None) == "balanced":
         settings["counts"] = [int((agent.y == label).sum()) for label in found.target]
     if isinstance(found.target, np.ndarray):
-        return Message({**settings, "classes": label_settings(found.target)})
-    if found.target is None:
-        return Message(settings)
-    sums = found.target
-    return Message(settings, {"count": sums.count, "mean": sums.mean, "squares": sums.squares})
+        settings["classes"] = label_settings(found.target)
+    return Message(settings, {"far": preparation.far(agent, own.train.columns)} if preparation.robust else {})
 
 
 HANDSHAKE: Mapping[str, Callable[[OwnTable, Request], Message]] = {"describe": describe, "columns": columns, "scale": scale}

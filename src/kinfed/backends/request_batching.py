@@ -101,7 +101,7 @@ class RequestBatching:
         """One exchange for all jobs; what several ask of a site in the same words is asked once."""
         asked = [job.asked for job in waiting if job.asked is not None]
         names = list(dict.fromkeys(name for _, requests, _, _ in asked for name in requests))
-        parts = {name: _Parts([requests.get(name) for _, requests, _, _ in asked]) for name in names}
+        parts = {name: Joined([requests.get(name) for _, requests, _, _ in asked]) for name in names}
         joined: dict[tuple[int, ...], Request] = {}
         separated: dict[str, list[Message]] = {}
 
@@ -124,7 +124,7 @@ class RequestBatching:
                     job.found[name] = separated[name][place]
 
 
-class _Parts:
+class Joined:
     """The requests of several jobs to one site: the different ones, and the place of each job's among them."""
 
     def __init__(self, requests: Sequence[Request | None]) -> None:

@@ -19,6 +19,7 @@ from kinfed.backends.agents import (
     AgentsLostError,
     ChooseEmbeddings,
     Fold,
+    Places,
     Question,
     TrainingSpec,
     learner_for_task,
@@ -26,7 +27,7 @@ from kinfed.backends.agents import (
 from kinfed.backends.agreement import Introduction, agree_on_spec, introductions
 from kinfed.backends.attendance import LostAgents, TakingPart
 from kinfed.backends.audit import Absence, Audit
-from kinfed.backends.request_batching import RequestBatching
+from kinfed.backends.request_batching import Joined, RequestBatching
 from kinfed.backends.sketches import Sketches
 from kinfed.backends.spec import FederationSpec, digest_of
 from kinfed.backends.transport import AnswerCheck, TimeoutPolicy, Transport, Watch, nobody_watches, signed_under
@@ -34,8 +35,11 @@ from kinfed.backends.wire import Channel, Message, Request
 from kinfed.checkpoint import NOWHERE, Kept, Store
 from kinfed.data import Preparation
 from kinfed.errors import InputError
+from kinfed.validation import Array
 
 Found = TypeVar("Found")
+
+_AS_THEY_ARE = " of rows as they are"
 
 
 @dataclass(eq=False)
@@ -107,11 +111,17 @@ class RemoteAgents:
         Who is asked, and whether an answer that does not come is an error.
     again : callable, optional
         Gives the rows of weights of a training anew when agents are lost.
+    quiet : tuple of int
+        Agents that are as if they were not there.
+    repeated : tuple of int
+        Agents that come once more after all, with their rows as they are.
     """
 
     session: ServerSession
     fold: Fold | None = None
     phase: str = ""
+    quiet: tuple[int, ...] = ()
+    repeated: tuple[int, ...] = ()
     part: TakingPart = field(default_factory=TakingPart, repr=False)
     again: Callable[[], NDArray[np.float64]] | None = field(default=None, repr=False)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1), repr=False)
@@ -123,7 +133,9 @@ class RemoteAgents:
     def _known(self) -> _Known:
         """What all views of this fold share."""
         if not self._shared:
-            self._shared.append(_Known(self.session.spec.training(self.fold)))
+            spec = self.session.spec.training(self.fold)
+            spec = replace(spec, sizes=np.where(np.isin(np.arange(len(spec.names)), self.quiet), 0, spec.sizes))
+            self._shared.append(_Known(spec.with_own_rows(self.repeated)))
         return self._shared[0]
 
     @property
@@ -160,24 +172,24 @@ class RemoteAgents:
     def ask(self, question: Question[Found]) -> Found:
         """Ask by messages; answers that depend on the rows alone are asked for once."""
         out = self.part.out
-        asked = {k: message for k, message in question.messages(self.spec).items() if k not in out}
+        asked = {k: message for k, message in question.messages(self.spec).items() if self._site(k) not in out}
         if question.about_data and any(one.settings or one.arrays for one in asked.values()):
             raise AssertionError(
                 f"{question.name} is about rows alone, but what it asks has content: it cannot be kept by name"
             )
-        known = self._answered(question.name) if question.about_data else {}
+        known = self._known_answers(question.name) if question.about_data else {}
         missing = {k: message for k, message in asked.items() if k not in known}
         if missing and not (question.asked_once and question.name in self._known.asked):
             if not question.phase:  # of a training
-                self._tell_of(self.part.lost_elsewhere(missing))
+                self._tell_of(self.part.lost_elsewhere({self._site(k) for k in missing}))
             given = self._exchange(question, missing)
             self._known.asked.add(question.name)
             if question.about_data:
                 known |= given
-                self._keep(question.name, known)
+                self._keep_answers(question.name, known)
             else:
                 known = given
-            silent = {k: self._last_absence(k) for k in missing if k not in given}
+            silent = {self._site(k): self._last_absence(self._site(k)) for k in missing if k not in given}
             if silent and not question.phase:
                 self._tell_of(self.part.lose(silent))
         return question.combine(self.spec, {k: known[k] for k in sorted(asked) if k in known})
@@ -191,22 +203,43 @@ class RemoteAgents:
         fewer = spec.classes is not None and everything is not None and len(spec.classes) < len(everything)
         if fewer and not isinstance(question, Sketches):  # which tell what classes there are
             common["classes"] = np.flatnonzero(np.isin(everything, spec.classes)).tolist()  # type: ignore[arg-type]
-        names = session.spec.names
-        requests = {
-            names[k]: Request(question.name, {**common, "asked": one.settings}, one.arrays, question.about_data)
-            for k, one in asked.items()
+        places: dict[str, list[int]] = {}
+        for k in asked:
+            places.setdefault(session.spec.names[self._site(k)], []).append(k)
+        # What is asked of an agent for others and for itself travels together.
+        joined = {
+            name: Joined([self._request(question, k, asked[k], common) for k in mine]) for name, mine in places.items()
         }
+        shared: dict[tuple[int, ...], Request] = {}
+        requests = {name: one.joined(shared) for name, one in joined.items()}
 
         phase = question.phase or self.phase or question.name
         if not question.phase and self.phase:
             phase = f"{self.phase} {next(self._numbers)}"
         check = AnswerCheck(question, spec, session.digest, asked)
+        separated: dict[str, dict[int, Message]] = {}
+
+        def check_all(name: str, reply: Message) -> str | None:
+            parts = joined[name].separated(reply)
+            separated[name] = {k: parts[place or 0] for k, place in zip(places[name], joined[name].places, strict=True)}
+            wrong = (check(k, one) for k, one in separated[name].items())
+            return next((fault for fault in wrong if fault is not None), None)
+
         session.take_turn()
-        found = session.asking.ask(phase, requests, check, question.quorum)
+        found = session.asking.ask(phase, requests, check_all, question.quorum)
         follows = self.part.follows if self.part.is_strict and not question.phase else question.follows
         for name in requests.keys() - found.keys():
             session.transport.audit.follows(name, follows)
-        return {session.places[name]: Message(one.settings["answer"], one.arrays) for name, one in found.items()}
+        return {k: Message(one.settings["answer"], one.arrays) for name in found for k, one in separated[name].items()}
+
+    def _site(self, place: int) -> int:
+        """The place of the agent who answers for a place: that of its rows as they are is another."""
+        count = len(self.session.spec.names)
+        return place if place < count else self.repeated[place - count]
+
+    def _request(self, question: Question[Any], place: int, asked: Message, common: Mapping[str, Any]) -> Request:
+        own = {} if not self.repeated else {"repeated": list(self.repeated), "own rows": place != self._site(place)}
+        return Request(question.name, {**common, **own, "asked": asked.settings}, asked.arrays, question.about_data)
 
     def _tell_of(self, lost: Mapping[int, str]) -> None:
         """Say that agents are lost, if any are."""
@@ -221,7 +254,21 @@ class RemoteAgents:
 
     def without(self, fold: Fold) -> RemoteAgents:
         """The same agents, each without the rows it sets aside."""
-        return RemoteAgents(self.session, fold, part=TakingPart(out=self.part.out))
+        return RemoteAgents(self.session, fold, quiet=self.quiet, part=TakingPart(out=self.part.out))
+
+    def setting_aside(self, places: Mapping[int, str]) -> tuple[Self, Places]:
+        """The same agents as if some were not there: they are not asked, and have no rows as far as anybody knows."""
+        fewer = replace(self.leaving_out(places), quiet=(*self.quiet, *places), _shared=[])
+        fewer._known.answers = self._known.answers  # what is known of the others' rows
+        return fewer, np.arange(len(self.session.spec.names))
+
+    def with_own_rows(self, places: Sequence[int], widen: Callable[[Array], Array]) -> Self:
+        """These agents, and some of them once more with their rows as they are."""
+        again = self.again
+        wider = None if again is None else lambda: widen(again())
+        more = replace(self, repeated=tuple(places), again=wider, _shared=[])
+        more._known.answers = self._known.answers
+        return more
 
     def labelled(self, phase: str, again: Callable[[], NDArray[np.float64]] | None = None) -> Self:
         """The same agents, whose exchanges the audit counts under this name."""
@@ -277,6 +324,23 @@ class RemoteAgents:
             raise InputError(f"agent {newcomer.name} does not take the agreement")
         return joined
 
+    def _known_answers(self, question: str) -> dict[int, Message]:
+        """What is known of a question about rows alone, by place; of rows as they are under a name of its own."""
+        count = len(self.session.spec.names)
+        own = self._answered(question + _AS_THEY_ARE) if self.repeated else {}
+        again = {count + number: own[k] for number, k in enumerate(self.repeated) if k in own}
+        return {**self._answered(question), **again}
+
+    def _keep_answers(self, question: str, known: Mapping[int, Message]) -> None:
+        count = len(self.session.spec.names)
+        for name, some in (
+            (question, {k: one for k, one in known.items() if k < count}),
+            (question + _AS_THEY_ARE, {self._site(k): one for k, one in known.items() if k >= count}),
+        ):
+            if some:
+                self._known.answers[name] = some
+                self._keep(name, some)
+
     def _answered(self, question: str) -> dict[int, Message]:
         """What is known of a question about rows alone: from this run, or from one that was cut off."""
         known = self._known.answers
@@ -300,6 +364,8 @@ def connected(
     store: Store,
     *,
     standardise: bool = True,
+    robust: bool = True,
+    trust: Collection[str] = (),
     columns: Mapping[str, str] | None = None,
     seed: int = 0,
     agents: int = 1,
@@ -321,6 +387,8 @@ def connected(
     store : Store
         Checkpoint of the run: one that was killed goes on with the recipe it had.
     standardise : bool
+    robust, trust
+        As in `Preparation.fit_screened`.
     columns : mapping from column to str, optional
         What columns are, where that is chosen by hand.
     seed : int
@@ -342,7 +410,7 @@ def connected(
         there = introductions(transport, learner)
         kept = store.load("agreement")
         if kept is None:
-            found = agree_on_spec(transport, there, learner, choose, standardise, seed, columns or {})
+            found = agree_on_spec(transport, there, learner, choose, standardise, seed, columns or {}, robust, trust)
             spec = replace(found, run=uuid4().hex)
             store.save("agreement", Kept({"text": spec.to_text()}))
         else:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,6 +141,13 @@ class Site:
         return (self.kept or Path()) / digest(agreement, self.name)[:32]
 
 
+class OwnRows(NamedTuple):
+    """Agents that are there once more with their rows as they are, and whether this one is asked about those."""
+
+    repeated: tuple[int, ...] = ()
+    asked: bool = False
+
+
 class SiteSession:
     """One agent's prepared rows under a spec."""
 
@@ -158,12 +165,19 @@ class SiteSession:
         rows = int(self.spec.sizes[self.place])
         if len(site.train[0]) != rows:  # all that is known where a run goes on at a site that has no folder
             raise changed(site.name, rows, len(site.train[0]))
-        self._views: dict[tuple[Fold | None, tuple[int, ...] | None], SiteView] = {}
+        self._views: dict[tuple[Fold | None, tuple[int, ...] | None, OwnRows], SiteView] = {}
+
+    @cached_property
+    def own(self) -> Agent:
+        """The training rows as numbers, as they are."""
+        return self._prepared(self.site.train)
 
     @cached_property
     def agent(self) -> Agent:
-        """The training rows as numbers."""
-        return self._prepared(self.site.train)
+        """The same as others may learn from them."""
+        own = replace(self.site.train, agents=(self.own,), columns=self.spec.preparation.columns)
+        raw = replace(self.site.train, agents=(replace(self.site.train[0], y=self.own.y),))
+        return self.spec.preparation.held(raw, own, self.spec.screening, self.site.least_rows)[0]
 
     @cached_property
     def test(self) -> Agent | None:
@@ -176,28 +190,29 @@ class SiteSession:
             return agent
         return replace(agent, y=outcome_as(agent.y, self.spec.task, agent.name))
 
-    def view(self, fold: Fold | None, classes: Sequence[int] | None, state: SiteState) -> SiteView:
+    def view(self, fold: Fold | None, classes: Sequence[int] | None, state: SiteState, own: OwnRows) -> SiteView:
         """What a question may look at; `classes` are the places of those that are left in a fold."""
-        key = fold, None if classes is None else tuple(classes)
+        key = fold, None if classes is None else tuple(classes), own
         if key not in self._views:
             if len(self._views) > MOST_FOLDS:
                 self._views.clear()
-            self._views[key] = self._make_view(fold, self.spec.training(fold, classes))
+            self._views[key] = self._make_view(fold, self.spec.training(fold, classes), own)
         return replace(self._views[key], state=state)
 
-    def _make_view(self, fold: Fold | None, training: TrainingSpec) -> SiteView:
-        agent, spec = self.agent, self.spec
+    def _make_view(self, fold: Fold | None, training: TrainingSpec, rows: OwnRows) -> SiteView:
+        agent, own, spec = self.own if rows.asked else self.agent, self.own, self.spec
         aside = np.zeros(len(agent), dtype=bool)
         if fold is not None:
             how = fold.folds, spec.seed, fold.repeat, self.site.least_rows
-            aside = deal_rows(agent.name, len(agent), agent.y, *how, agent.group) == fold.fold
+            aside = deal_rows(own.name, len(own), own.y, *how, agent.group) == fold.fold
         return SiteView(
             agent=agent.rows(~aside),
-            aside=agent.rows(aside),
+            own=own.rows(~aside),
+            aside=own.rows(aside),
             aside_rows=aside,
             test=self.test,
-            place=self.place,
-            spec=training,
+            place=len(training.names) + rows.repeated.index(self.place) if rows.asked else self.place,
+            spec=training.with_own_rows(rows.repeated),
             fold=fold,
             learner=self.learner,
             state=SiteState(),
@@ -285,7 +300,8 @@ def _agree(site: Site, request: Request, notes: Notes) -> tuple[Message, Notes]:
     site.remember(agreement, {_ROWS: kept[_ROWS]}, _ROWS)
     kept |= {_STATE + name: array for name, array in site.remembered(agreement).items()}
     if site.audit is not None:
-        site.audit.noted(site.name, session.spec.preparation.notes(site.train))
+        told = session.spec.preparation.notes(site.train), session.spec.screening.about(site.name)
+        site.audit.noted(site.name, [*told[0], *told[1]])
     return Message({"agreement": agreement}), {**kept, _SPEC: np.frombuffer(text.encode(), dtype=np.uint8)}
 
 
@@ -314,7 +330,9 @@ def _answer_question(site: Site, request: Request, notes: Notes) -> tuple[Messag
         raise InputError(NO_SPEC)
     given = settings.get("fold")
     state = SiteState({name[len(_STATE) :]: array for name, array in notes.items() if name.startswith(_STATE)})
-    view = site.session(text).view(None if given is None else Fold(*given), settings.get("classes"), state)
+    fold, repeated = None if given is None else Fold(*given), tuple(settings.get("repeated", ()))
+    own = OwnRows(repeated, bool(settings.get("own rows")))
+    view = site.session(text).view(fold, settings.get("classes"), state, own)
     reply = question.answer(view, Message(settings["asked"], request.arrays))
     signed = Message({"agreement": settings["agreement"], "answer": dict(reply.settings)}, reply.arrays)
     if not state.changed:

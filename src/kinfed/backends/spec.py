@@ -22,11 +22,12 @@ from kinfed.backends.wire import encode_settings
 from kinfed.data import Preparation, Standardisation
 from kinfed.data.column_encoders import CategoryRule, NumericRule
 from kinfed.data.column_types import ColumnReading
+from kinfed.data.screening import NO_SCREENING, Screening
 from kinfed.embedding import Embedding, LabelTarget, NumericTarget, Recipe, View, features_from_recipe
 from kinfed.errors import InputError, KinfedError
 from kinfed.splitting import FOLDS, fold_counts
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the messages; raised whenever an older agent could not answer."""
 
 
@@ -57,6 +58,8 @@ class FederationSpec:
         Rows each of them sets aside in each of `FOLDS` folds, where it deals whole groups: its size does not tell then.
     run : str
         Tells apart runs of one recipe, of which a site keeps different things.
+    screening : Screening
+        What was found when agents were looked at beside each other.
     """
 
     names: tuple[str, ...]
@@ -71,6 +74,7 @@ class FederationSpec:
     class_weights: tuple[float, ...] | None = None
     aside: tuple[tuple[int, ...] | None, ...] = ()
     run: str = ""
+    screening: Screening = NO_SCREENING
 
     def training(self, fold: Fold | None = None, classes: Sequence[int] | None = None) -> TrainingSpec:
         """What training has to know: in a fold everybody sets aside as many rows as its name and size tell.
@@ -86,7 +90,7 @@ class FederationSpec:
             sizes = sizes - _counts_aside(self.names, tuple(sizes.tolist()), self.least, self.seed, fold, self.aside)
         weights = None if self.class_weights is None else np.array(self.class_weights)
         known = self.classes, self.seed, self.task, self.embeddings, weights
-        spec = TrainingSpec(self.names, sizes, len(self.preparation.columns), *known)
+        spec = TrainingSpec(self.names, sizes, len(self.preparation.columns), *known, self.screening)
         return spec if classes is None else spec.of_classes(classes)
 
     def to_text(self) -> str:
@@ -105,6 +109,7 @@ class FederationSpec:
             "class weights": self.class_weights,
             "aside": self.aside,
             "run": self.run,
+            "screening": self.screening.to_settings(),
         }
         return encode_settings(content).decode()
 
@@ -129,6 +134,7 @@ class FederationSpec:
                 class_weights=None if content["class weights"] is None else tuple(content["class weights"]),
                 aside=tuple(None if one is None else tuple(one) for one in content["aside"]),
                 run=str(content["run"]),
+                screening=Screening.from_settings(content["screening"]),
             )
         except (ValueError, KeyError, TypeError, KinfedError) as error:
             raise InputError(f"the agreement cannot be read ({error}); use the same kinfed at every site") from None
@@ -182,7 +188,16 @@ def read_preparation(content: Mapping[str, Any]) -> Preparation:
     lists = {name: tuple(content[name]) for name in ("source", "columns", "mean", "scale")}
     readings = tuple(ColumnReading(**one) for one in content["readings"])
     standardise, left_out = bool(content["standardise"]), dict(content["left_out"])
-    return Preparation(rules=rules, left_out=left_out, standardise=standardise, readings=readings, **lists)
+    told = content["outcome"]
+    return Preparation(
+        rules=rules,
+        left_out=left_out,
+        standardise=standardise,
+        readings=readings,
+        outcome=None if told is None else NumericRule(**told),
+        robust=bool(content["robust"]),
+        **lists,
+    )
 
 
 def label_settings(labels: NDArray[Any]) -> dict[str, Any]:

@@ -270,9 +270,8 @@ class AnswerCheck:
     digest: str
     asked: Mapping[int, Message]
 
-    def __call__(self, name: str, reply: Message) -> str | None:
-        """What is wrong with the answer of that agent; None if nothing is."""
-        place = self.spec.names.index(name)
+    def __call__(self, place: int, reply: Message) -> str | None:
+        """What is wrong with the answer of the agent at that place; None if nothing is."""
         wrong = signed(reply, self.digest)
         if wrong is None:
             wrong = form_fault(reply.arrays, self.question.form(self.spec, place, self.asked[place]))

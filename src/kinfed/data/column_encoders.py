@@ -20,10 +20,11 @@ import pandas as pd
 from kinfed.columns import categories, column_kind
 from kinfed.data.column_types import CATEGORY, LIKE_AN_IDENTIFIER, ColumnReading, column_of
 from kinfed.data.leaks import errors_by_category, errors_by_numbers, errors_without
-from kinfed.data.standardisation import ColumnSums, column_sums
+from kinfed.data.scales import ColumnShapes, CommonScales, column_shapes
+from kinfed.data.standardisation import ColumnSums
 from kinfed.errors import InputError
 from kinfed.federation import Agent
-from kinfed.validation import Array, Integers
+from kinfed.validation import Array, FloatArray, Integers
 
 MOST_CATEGORIES = 100
 """Different values a column of categories may have."""
@@ -50,12 +51,20 @@ class NumericRule:
         Over the training values of all agents that are not missing.
     missing : int
         How many training values are missing.
+    base, centre, unit : float
+        How far a value is from the others (`kinfed.data.scales`).
+    limit : float, optional
+        Units from the centre beyond which values are held in what others learn; None where none are.
     """
 
     column: str
     mean: float
     scale: float
     missing: int
+    base: float = 0.0
+    centre: float = 0.0
+    unit: float = 1.0
+    limit: float | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -151,6 +160,8 @@ class TableSummary:
         Numbers of missing values, and of those that cannot be read.
     sums : ColumnSums
         Of the d columns; a column of categories counts no values there.
+    shapes : ColumnShapes, or None for several agents together
+        What the sums are made of, and after the d columns the outcome, if it is a number.
     counts : dict from str to Counter
         How often each category occurs, for every column of categories; nothing for a crowded one.
     crowded : frozenset of str
@@ -163,6 +174,7 @@ class TableSummary:
 
     missing: Integers
     sums: ColumnSums
+    shapes: ColumnShapes | None
     counts: dict[str, Counter[str]]
     crowded: frozenset[str] = frozenset()
     errors: Array = field(default_factory=lambda: np.zeros(0))
@@ -175,6 +187,7 @@ class TableSummary:
         return TableSummary(
             self.missing + other.missing,
             self.sums + other.sums,
+            None,
             counts,
             self.crowded | other.crowded,
             self.errors + other.errors,
@@ -190,6 +203,7 @@ def summarise(
     readings: Sequence[ColumnReading],
     labels: bool | None = None,
     most_categories: int | None = MOST_CATEGORIES,
+    outcome: bool = False,
 ) -> TableSummary:
     """One agent's answer.
 
@@ -203,10 +217,15 @@ def summarise(
     most_categories : int or None
         A column with more different values is only said to be crowded. None counts all of them, which is for data that
         stay in one place.
+    outcome : bool
+        Whether the outcome is a number, whose scale is to be told too.
     """
     d = len(readings)
     if isinstance(agent.X, np.ndarray) and labels is None and all(one.is_numeric for one in readings):
-        return TableSummary(np.isnan(agent.X).sum(axis=0, dtype=np.int64), column_sums(agent.X), {}, errors=np.zeros(d))
+        shapes = _shapes(agent.X, agent if outcome else None)
+        return TableSummary(
+            np.isnan(agent.X).sum(axis=0, dtype=np.int64), shapes.select(slice(d)).sums, shapes, {}, errors=np.zeros(d)
+        )
     numbers, errors = np.full((len(agent), d), np.nan), np.zeros(d)
     missing = np.zeros(d, dtype=np.int64)
     counts: dict[str, Counter[str]] = {}
@@ -230,7 +249,14 @@ def summarise(
     if y is not None:
         errors[numeric] = errors_by_numbers(numbers[:, numeric], y, bool(labels))
     without = 0.0 if y is None else errors_without(y, bool(labels))
-    return TableSummary(missing, column_sums(numbers), counts, frozenset(crowded), errors, without)
+    shapes = _shapes(numbers, agent if outcome else None)
+    return TableSummary(missing, shapes.select(slice(d)).sums, shapes, counts, frozenset(crowded), errors, without)
+
+
+def _shapes(numbers: FloatArray, judged: Agent | None) -> ColumnShapes:
+    """What is told of the scale of columns, and of the outcome of an agent."""
+    found = column_shapes(numbers)
+    return found if judged is None else found.beside(column_shapes(np.asarray(judged.y, dtype=np.float64)))
 
 
 def _holds_numbers(values: pd.Series[Any], counts: Mapping[str, int]) -> bool:
@@ -246,7 +272,8 @@ def fit_rule(
     total: TableSummary,
     answers: Mapping[str, TableSummary],
     most_categories: int,
-    labels: bool | None = None,
+    labels: bool | None,
+    scales: CommonScales,
 ) -> NumericRule | CategoryRule | str:
     """The rule of column j, or the reason why the column is left out."""
     column, missing = reading.column, int(total.missing[j])
@@ -267,13 +294,13 @@ def fit_rule(
     else:
         if not total.sums.count[j]:
             return "no values"
-        if not np.isfinite(total.sums.squares[j]):
+        if not np.isfinite(scales.scale[j]):
             raise InputError(f"column {column} holds values too large to standardise; rescale it or leave it out")
         if total.sums.is_constant[j]:
             return "constant"
         if judged and reading.is_whole and _numbers_agents(j, [one.sums for one in answers.values()]):
             return "a whole number of its own for every agent: it names the agent"
-        found = NumericRule(column, float(total.sums.mean[j]), float(total.sums.scale[j]), missing)
+        found = NumericRule(column, missing=missing, **scales.of_column(j))
     share = explained_share(j, reading, total, labels)
     if judged and labels is not None and share >= GIVES_AWAY[labels]:
         return f"it gives the outcome away: by itself it saves {share:.1%} of the errors of predicting it"

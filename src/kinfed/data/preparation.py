@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -32,11 +32,17 @@ from kinfed.data.column_types import (
     readings_of,
     table_counts,
 )
+from kinfed.data.plausibility import implausible
+from kinfed.data.scales import HOPELESS, AgentScales, CommonScales, Yardstick, far_counts
+from kinfed.data.screening import Screening, screened
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
 from kinfed.parallel import map_on_cores
 from kinfed.tabular import whose
-from kinfed.validation import Array, positive_integer, unknown
+from kinfed.validation import Array, Integers, positive_integer, unknown
+
+OUTCOME = "the outcome"
+"""What the outcome is called among columns."""
 
 FAR = 10.0
 """Standard deviations from the training mean beyond which a number is unlike anything a model has learned from."""
@@ -71,6 +77,10 @@ class Preparation:
     standardise : bool
     readings : tuple of ColumnReading
         What each column of `source` is, and why.
+    outcome : NumericRule, optional
+        The scale of an outcome that is a number; what is predicted is never changed.
+    robust : bool
+        Whether scales are those that one agent cannot move (`kinfed.data.scales`), and far cells are held for others.
 
     Examples
     --------
@@ -95,9 +105,16 @@ class Preparation:
     scale: tuple[float, ...]
     standardise: bool
     readings: tuple[ColumnReading, ...]
+    outcome: NumericRule | None = None
+    robust: bool = True
 
     @classmethod
-    def fit(
+    def fit(cls, train: Federation, standardise: bool = True, **how: Any) -> Preparation:
+        """Fit the rules on a training federation; see `fit_screened`."""
+        return cls.fit_screened(train, standardise, **how)[0]
+
+    @classmethod
+    def fit_screened(
         cls,
         train: Federation,
         standardise: bool = True,
@@ -105,8 +122,10 @@ class Preparation:
         most_categories: int = MOST_CATEGORIES,
         chosen: Mapping[str, str] | None = None,
         labels: bool | None = None,
-    ) -> Preparation:
-        """Fit the rules on a training federation.
+        robust: bool = True,
+        trusted: Collection[str] = (),
+    ) -> tuple[Preparation, Screening]:
+        """Fit the rules on a training federation, and look at its agents beside each other.
 
         Parameters
         ----------
@@ -120,20 +139,31 @@ class Preparation:
             What columns are, by hand: "number", "category", "date", "boolean" or "ignore".
         labels : bool, optional
             Whether the outcome are classes. Columns that give it away are looked for only in tables, and if this is given.
+        robust : bool
+            Use scales that one agent cannot move, and hold cells that are too far from everybody's for others.
+        trusted : collection of str
+            Agents that are taken in as they are, whatever is found.
         """
         counts = map_on_cores(lambda agent: table_counts(agent, train.columns, train.is_table), train)
         told = dict(zip(train.names, counts, strict=True))
         readings = readings_of(train.columns, told, train.sizes.tolist(), chosen or {})
         judged = labels if train.is_table else None
+        numbers = labels is False and all(agent.y is not None and agent.y.ndim == 1 for agent in train)
         # Nothing leaves this place, so all values may be counted.
-        answers = map_on_cores(lambda agent: summarise(agent, readings, judged, most_categories=None), train)
-        return cls.from_summaries(
+        summaries = map_on_cores(lambda agent: summarise(agent, readings, judged, None, numbers), train)
+        answers = dict(zip(train.names, summaries, strict=True))
+        found = cls.from_summaries(
             readings,
-            dict(zip(train.names, answers, strict=True)),
+            answers,
             standardise,
             most_categories=most_categories,
             labels=judged,
+            robust=robust,
         )
+        far = {}
+        if robust:
+            far = dict(zip(train.names, map_on_cores(lambda agent: found.far(agent, train.columns), train), strict=True))
+        return screened(found, answers, far, trusted)
 
     @classmethod
     def from_summaries(
@@ -144,6 +174,7 @@ class Preparation:
         *,
         most_categories: int = MOST_CATEGORIES,
         labels: bool | None = None,
+        robust: bool = True,
     ) -> Preparation:
         """Fit the rules from the agents' answers alone (`kinfed.data.summarise`), given by agent name.
 
@@ -153,7 +184,8 @@ class Preparation:
         total = sum(answers.values())
         if not isinstance(total, TableSummary):
             raise InputError("there are no agents to prepare by; give the answer of at least one")
-        fitted = {one.column: fit_rule(j, one, total, answers, most, labels) for j, one in enumerate(readings)}
+        scales = _scales(list(answers.items()), readings, total, robust)
+        fitted = {one.column: fit_rule(j, one, total, answers, most, labels, scales) for j, one in enumerate(readings)}
         rules = tuple(rule for rule in fitted.values() if not isinstance(rule, str))
         left_out = {column: reason for column, reason in fitted.items() if isinstance(reason, str)}
         if not rules:
@@ -170,7 +202,57 @@ class Preparation:
             for j, one in enumerate(readings)
         )
         source = tuple(one.column for one in readings)
-        return cls(source, rules, left_out, made, mean, scale, bool(standardise), known)
+        outcome = None
+        if len(scales.mean) > len(readings):
+            outcome = NumericRule(OUTCOME, missing=0, **scales.of_column(-1))
+        return cls(source, rules, left_out, made, mean, scale, bool(standardise), known, outcome, robust)
+
+    @property
+    def measured(self) -> tuple[NumericRule, ...]:
+        """The rules of numeric columns, and of the outcome if it is a number: those that have a limit."""
+        numeric = tuple(rule for rule in self.rules if isinstance(rule, NumericRule))
+        return numeric if self.outcome is None else (*numeric, self.outcome)
+
+    def with_limits(self, measured: Sequence[NumericRule]) -> Preparation:
+        """The same with other rules for what is `measured`."""
+        fresh = iter(measured)
+        rules = tuple(next(fresh) if isinstance(rule, NumericRule) else rule for rule in self.rules)
+        return replace(self, rules=rules, outcome=next(fresh, None))
+
+    def far(self, agent: Agent, columns: Sequence[str]) -> Integers:
+        """How many cells of raw rows are beyond each edge of the grid, for every rule that is `measured`."""
+        return far_counts(self._yardstick.distances(self._raw(agent, {name: j for j, name in enumerate(columns)})))
+
+    def held(self, raw: Federation, prepared: Federation, screening: Screening, least: int) -> Federation:
+        """Prepared rows as others may learn from them: cells that are too far from everybody's are held at the limit.
+
+        Parameters
+        ----------
+        raw : Federation
+        prepared : Federation
+            What `transform` made of it; agents without such cells are returned as they are.
+        screening : Screening
+            Those it trusts are, too.
+        least : int
+            Rows that differ at least, where any do.
+        """
+        position = {column: j for j, column in enumerate(raw.columns)}
+        numeric = self._places(NumericRule)
+        agents = []
+        for rows, own in zip(raw, prepared, strict=True):
+            if own.name in screening.trusted or not screening.held.get(own.name):
+                agents.append(own)
+                continue
+            values = self._raw(rows, position)
+            near = self._yardstick.held(values, least)
+            filled = np.where(np.isnan(near), [rule.mean for rule in self.measured], near)
+            X = np.array(own.X, dtype=np.float64)
+            moved = near != values  # missing cells differ from themselves, and are filled as ever
+            changed = (filled[:, : len(numeric)] - np.array(self.mean)[numeric]) / np.array(self.scale)[numeric]
+            X[:, numeric] = np.where(moved[:, : len(numeric)], changed, X[:, numeric])
+            y = own.y if self.outcome is None else near[:, -1]
+            agents.append(replace(own, X=X, y=y))
+        return replace(prepared, agents=tuple(agents))
 
     def transform(self, federation: Federation) -> Federation:
         """The federation with the rules applied: float64 arrays without missing values; y and groups stay.
@@ -290,29 +372,64 @@ class Preparation:
     def _reading(self) -> dict[str, ColumnReading]:
         return {one.column: one for one in self.readings}
 
+    def _places(self, kind: type[NumericRule] | type[CategoryRule]) -> list[int]:
+        """Where the columns begin that rules of a kind make."""
+        starts = np.cumsum([0, *(len(rule.outputs) for rule in self.rules)]).tolist()
+        return [start for start, rule in zip(starts, self.rules, strict=False) if isinstance(rule, kind)]
+
     def _encode(self, agent: Agent, position: Mapping[str, int]) -> Array:
         encoded = np.empty((len(agent), len(self.columns)))
-        starts = np.cumsum([0, *(len(rule.outputs) for rule in self.rules)]).tolist()
-        nothing, readings = pd.Series(np.full(len(agent), np.nan)), self._reading
-
-        def column(rule: NumericRule | CategoryRule) -> pd.Series[Any]:
-            return column_of(agent.X, position[rule.column]) if rule.column in position else nothing
-
-        for start, rule in zip(starts, self.rules, strict=False):
-            if isinstance(rule, CategoryRule):
-                encoded[:, start : start + len(rule.counts)] = rule.encode(column(rule))
-        numeric = {start: rule for start, rule in zip(starts, self.rules, strict=False) if isinstance(rule, NumericRule)}
-        plain = all(readings[rule.column].kind == NUMBER and rule.column in position for rule in numeric.values())
-        if isinstance(agent.X, np.ndarray) and plain:
-            values = agent.X[:, [position[rule.column] for rule in numeric.values()]].astype(np.float64)
-        else:
-            values = np.empty((len(agent), len(numeric)))
-            for place, rule in enumerate(numeric.values()):
-                values[:, place] = readings[rule.column].numbers(column(rule))
-        encoded[:, list(numeric)] = np.where(np.isnan(values), [rule.mean for rule in numeric.values()], values)
+        categories = [rule for rule in self.rules if isinstance(rule, CategoryRule)]
+        for start, rule in zip(self._places(CategoryRule), categories, strict=True):
+            encoded[:, start : start + len(rule.counts)] = rule.encode(self._cells(agent, rule.column, position))
+        numeric = [rule for rule in self.rules if isinstance(rule, NumericRule)]
+        values = self._numbers(agent, numeric, position)
+        encoded[:, self._places(NumericRule)] = np.where(np.isnan(values), [rule.mean for rule in numeric], values)
         encoded -= self.mean
         encoded /= self.scale
         return encoded
+
+    def _raw(self, agent: Agent, position: Mapping[str, int]) -> Array:
+        """The numbers that are `measured`, as they are, one column each; NaN where a cell is missing."""
+        numeric = [rule for rule in self.rules if isinstance(rule, NumericRule)]
+        values = self._numbers(agent, numeric, position)
+        return values if self.outcome is None else np.column_stack([values, np.asarray(agent.y, dtype=np.float64)])
+
+    def _numbers(self, agent: Agent, rules: Sequence[NumericRule], position: Mapping[str, int]) -> Array:
+        readings = self._reading
+        plain = all(readings[rule.column].kind == NUMBER and rule.column in position for rule in rules)
+        if isinstance(agent.X, np.ndarray) and plain:
+            return np.asarray(agent.X[:, [position[rule.column] for rule in rules]], dtype=np.float64)
+        values = np.empty((len(agent), len(rules)))
+        for place, rule in enumerate(rules):
+            values[:, place] = readings[rule.column].numbers(self._cells(agent, rule.column, position))
+        return values
+
+    def _cells(self, agent: Agent, column: str, position: Mapping[str, int]) -> pd.Series[Any]:
+        """The cells of a column; nothing where an agent does not have it."""
+        return column_of(agent.X, position[column]) if column in position else pd.Series(np.full(len(agent), np.nan))
+
+    @cached_property
+    def _yardstick(self) -> Yardstick:
+        """What is far, in the columns that are `measured`; an outcome is held, however far it is."""
+        rules = self.measured
+        limit = np.array([np.inf if rule.limit is None else rule.limit for rule in rules])
+        hopeless = np.where([rule is self.outcome for rule in rules], np.inf, HOPELESS * limit)
+        base, centre, unit = (np.array([getattr(rule, what) for rule in rules]) for what in ("base", "centre", "unit"))
+        return Yardstick(base, centre, unit, limit, hopeless)
+
+
+def _scales(
+    answers: Sequence[tuple[str, TableSummary]], readings: Sequence[ColumnReading], total: TableSummary, robust: bool
+) -> CommonScales:
+    """The scales of all columns and then of the outcome, if agents told of it."""
+    shapes = [one.shapes for _, one in answers if one.shapes is not None]
+    if not robust:
+        return CommonScales.plain(sum(one.sums for one in shapes))  # type: ignore[arg-type]
+    columns = [one.column for one in readings]
+    columns += [OUTCOME] * (len(shapes[0].base) - len(columns))
+    _, odd = implausible(shapes, [name for name, _ in answers], columns)
+    return AgentScales.of(shapes).without(odd).common()
 
 
 def _suspected(reading: ColumnReading, share: float, labels: bool | None) -> ColumnReading:

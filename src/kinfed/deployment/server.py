@@ -64,6 +64,8 @@ def run_federation(channel: Channel, run_config: Mapping[str, Any], make_learner
         comparing(settings),
         store,
         standardise=settings.standardise,
+        robust=settings.robust,
+        trust=settings.trust,
         columns=settings.columns,
         seed=settings.seed,
         agents=settings.agents,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinfed.data import ColumnSums, Standardisation, column_sums
+from kinfed.data import ColumnSums, NumericRule, Standardisation, column_sums
 from kinfed.embedding.fourier import FourierFeatures
 from kinfed.embedding.kernels import MEDIAN, Gaussian, Kernel, Polynomial, median_bandwidth, named_kernel
 from kinfed.embedding.polynomial import PolynomialFeatures
@@ -143,12 +143,14 @@ def own_scale(agent: Agent, labels: bool) -> OwnScale:
     return OwnScale(_own_median(agent), np.unique(agent.y) if labels else column_sums(agent.y))
 
 
-def common_scale(dim: int, answers: Sequence[OwnScale]) -> Scale:
-    """The scale of a federation, from the agents' answers alone."""
+def common_scale(dim: int, answers: Sequence[OwnScale], outcome: NumericRule | None = None) -> Scale:
+    """The scale of a federation, from the agents' answers alone, or with the scale of the outcome that is known already."""
     sums = [answer.target for answer in answers if isinstance(answer.target, ColumnSums)]
     classes = [answer.target for answer in answers if isinstance(answer.target, np.ndarray)]
     target: NumericTarget | LabelTarget | None = None
-    if sums:
+    if outcome is not None:
+        target = NumericTarget(Standardisation(np.array([outcome.mean]), np.array([outcome.scale])))
+    elif sums:
         target = NumericTarget(Standardisation.from_sums(sum(sums)))
     elif classes:
         target = LabelTarget(np.unique(np.concatenate(classes)))

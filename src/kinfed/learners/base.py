@@ -51,7 +51,8 @@ class Extent:
     @classmethod
     def of(cls, spec: TrainingSpec) -> Extent:
         """The extent of these agents' rows."""
-        return cls(spec.dim, len(spec.names), int(spec.sizes.sum()), 0 if spec.classes is None else len(spec.classes))
+        classes = 0 if spec.classes is None else len(spec.classes)
+        return cls(spec.dim, int((spec.sizes > 0).sum()), int(spec.sizes.sum()), classes)
 
 
 class Models(Protocol):
@@ -254,14 +255,38 @@ def fit_planned(
             start = common_model(learner, agents, checkpoint=None if checkpoint is None else checkpoint / "common")
             folder = None if checkpoint is None else checkpoint / "personal"
         chosen = learner.trained_for(plan.share, start)
-    return chosen.fit(agents, weights, targets=targets, progress=progress, checkpoint=folder)
+    return fit_for_targets(chosen, agents, weights, targets, progress=progress, checkpoint=folder)
+
+
+def fit_for_targets(
+    learner: Learner, agents: Agents, weights: NDArray[np.float64], targets: NDArray[np.int64] | None, **how: Any
+) -> Models:
+    """Train one model per row of `weights` (T, B), each from the rows of its own target as they are.
+
+    Others learn from an agent's rows with cells held that are too far from everybody's; in its own model nothing is. So an
+    agent that has such cells is there twice: once for others, and once for itself.
+    """
+    spec = agents.spec
+    own = [] if targets is None else [int(k) for k in np.unique(targets) if spec.names[k] in spec.screening.held]
+    if targets is None or not own:
+        return learner.fit(agents, weights, targets=targets, **how)
+    count, rows_of = len(spec.names), targets
+
+    def widen(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        wide = np.hstack([rows, np.zeros((len(rows), len(own)))])
+        for place, k in enumerate(own):
+            mine = np.flatnonzero(rows_of == k)
+            wide[mine, count + place], wide[mine, k] = rows[mine, k], 0.0
+        return wide
+
+    return learner.fit(agents.with_own_rows(own, widen), widen(weights), targets=targets, **how)
 
 
 def common_model(learner: Learner, agents: Agents, *, checkpoint: Path | None = None) -> Models:
     """One model of everybody's rows, agents weighted by their size."""
     # A common model belongs to nobody, so nobody's rows can tell when to stop.
     whole = learner.trained_for(1.0) if isinstance(learner, StepwiseLearner) else learner
-    shares = agents.spec.sizes[None] / agents.spec.sizes.sum()
+    shares = agents.spec.heard(agents.spec.sizes[None] / agents.spec.sizes.sum())
     return whole.fit(agents.labelled("common model"), shares, checkpoint=checkpoint)
 
 

@@ -64,8 +64,10 @@ def _gradient_bases(
     """The bases that train models: the usual C_Q goes through all rounds, the others one round on from there."""
     if not bases:
         return {}
-    # Clusters ask whom everybody listens to.
-    everyone = np.arange(len(agents.spec.names))
+    # Clusters ask whom everybody listens to that is there.
+    sizes = agents.spec.sizes
+    everyone = np.flatnonzero(sizes > 0)
+    places = np.searchsorted(everyone, targets)
     usual = gradient_rounds(agents, learner, everyone, **how).weights
     matrices = {CAUTION: usual}
     for c_q in sorted({float(base.strength or 0) for base in bases if base.rule == "gradient"} - {CAUTION}):
@@ -74,9 +76,11 @@ def _gradient_bases(
     for base in bases:
         strength = float(base.strength or 0)
         if base.rule == "gradient":
-            found[base] = matrices[strength][targets]
+            found[base] = matrices[strength][places]
         else:
-            found[base] = within(listening_clusters(usual, int(strength)), targets, agents.spec.sizes)
+            kin = within(listening_clusters(usual[:, everyone], int(strength)), places, sizes[everyone])
+            found[base] = np.zeros((len(targets), len(sizes)))
+            found[base][:, everyone] = kin
     return found
 
 

@@ -167,7 +167,7 @@ class HomeScores(Question[list[AgentScores]]):
         dealing = Dealing(settings["folds"], settings["repeats"], spec.seed)
         place = int(np.searchsorted(present, site.place))
         embedded = {view: spec.embeddings[view](site.agent) for view in views}
-        judge = Judge(place, site.agent, embedded, clusters)
+        judge = Judge(place, site.own, site.agent, embedded, clusters)
         (found,) = judged(everybody, candidates, [judge], dealing)
         return told_scores(found)
 
@@ -205,18 +205,22 @@ class HomeScores(Question[list[AgentScores]]):
             map_on_cores(lambda one: clusters_outside(everybody, groups == one, self._bases), range(groups.max() + 1))
         )
         judges = [
-            Judge(k, agent, {view: agents.points(view)[k] for view in views}, clusters[groups[k]])
-            for k, agent in enumerate(agents.rows)
+            Judge(k, own, agents.rows[k], {view: agents.points(view)[k] for view in views}, clusters[groups[k]])
+            for k, own in enumerate(agents.own_rows)
         ]
         return judged(everybody, self.candidates, judges, self.dealing, self.report, self.store)
 
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """A target with its rows, embedded in every view that is used, and the clusters found without its group."""
+    """A target with its rows as they are, and as they are compared with others' and embedded in every view that is used.
+
+    And the clusters that were found without its group.
+    """
 
     place: int
     agent: Agent
+    compared: Agent
     embedded: Mapping[int, FloatArray]
     clusters: Mapping[BaseRule, Clusters]
 
@@ -262,7 +266,7 @@ def _judge(
         return
     cases = Cases(
         np.array([judges[j].place for j, _, _ in held]),
-        [judges[j].agent.rows(~aside) for j, _, aside in held],
+        [judges[j].compared.rows(~aside) for j, _, aside in held],
         {view: [judges[j].embedded[view][~aside] for j, _, aside in held] for view in used_views(bases)},
         [judges[j].clusters for j, _, _ in held],
     )
@@ -273,9 +277,9 @@ def _judge(
         j, _, aside = held[case]
         target = cases.targets[case : case + 1]
         rows = np.vstack([one.matrix(weights[one.base][case : case + 1], target, everybody.sizes) for one in candidates])
-        models = everybody.learner.fit_at_home(
-            everybody.quadratics, rows, int(target[0]), cases.parts[case], everybody.spec
-        )
+        rows = everybody.heard(rows, np.repeat(target, len(rows)))
+        own_part = judges[j].agent.rows(~aside)
+        models = everybody.learner.fit_at_home(everybody.quadratics, rows, int(target[0]), own_part, everybody.spec)
         tested, own = judges[j].agent.rows(aside), counted[j]
         return judged_losses(models, range(len(rows)), tested, everybody.spec, None if own is None else own[aside])
 

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas
@@ -97,7 +98,7 @@ class Candidate:
         """Weights of the targets, from those of the base."""
         if not self.own:
             return base
-        odds = self.own / (1 - self.own) * sizes[targets] / sizes.mean()
+        odds = self.own / (1 - self.own) * sizes[targets] / sizes[sizes > 0].mean()
         share = (odds / (1 + odds))[:, None]
         return np.asarray((1 - share) * base + share * np.eye(len(sizes))[targets])
 
@@ -215,6 +216,33 @@ class Calibration:
     local: int
     exchanged: tuple[str, ...]
     budgeted: bool = False
+
+    def among(self, places: NDArray[np.int64]) -> Calibration:
+        """The same for some of the agents; whoever came after the choice was made is none of them."""
+        known = places[places < len(self.choice.personal)]
+        return self._of_agents(lambda array, nothing: array[known])
+
+    def beside(self, places: NDArray[np.int64], count: int) -> Calibration:
+        """The same for agents at these places among `count`; the others have no scores."""
+
+        def spread(array: NDArray[Any], nothing: float) -> NDArray[Any]:
+            wide = np.full(count, nothing, dtype=array.dtype)
+            wide[places] = array
+            return wide
+
+        return self._of_agents(spread)
+
+    def _of_agents(self, change: Callable[[NDArray[Any], float], NDArray[Any]]) -> Calibration:
+        choice = self.choice
+        return replace(
+            self,
+            choice=replace(
+                choice,
+                personal=change(choice.personal, choice.chosen),
+                versus_local=change(choice.versus_local, np.nan),
+                versus_local_error=change(choice.versus_local_error, np.nan),
+            ),
+        )
 
     @property
     def has_shares(self) -> bool:

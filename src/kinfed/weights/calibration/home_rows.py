@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import squareform
 
-from kinfed.backends.agents import Places, TrainingSpec
+from kinfed.backends.agents import Places, TrainingSpec, voiced
 from kinfed.embedding import squared_distances
 from kinfed.federation import Agent
 from kinfed.learners.inputs import relative_weights
@@ -59,6 +59,10 @@ class Everybody:
     quadratics: Quadratics
     spec: TrainingSpec
     learner: HomeLearner
+
+    def heard(self, rows: Array, targets: Places | None = None) -> Array:
+        """Rows of weights (T, P) with others' times their voices; see `TrainingSpec.heard`."""
+        return voiced(rows, self.spec.screening.voices_of(self.names), targets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +222,7 @@ def _rounds(everybody: Everybody, cases: Cases, c_q: float, rounds: int, start: 
     shares = sizes / sizes.sum()
     matrix = np.tile(shares, (len(cases.targets), 1)) if start is None else start
     for _ in range(rounds):
-        rows = without_own(matrix, cases.targets, shares)
+        rows = everybody.heard(without_own(matrix, cases.targets, shares))
         models: Any = everybody.learner.fit_quadratics(known, rows, everybody.spec)
         answers = []
         for case, (t, part) in enumerate(zip(cases.targets.tolist(), cases.parts, strict=True)):
@@ -241,8 +245,10 @@ def _listening(everybody: Everybody, places: Places) -> Array:
     values, vectors = np.linalg.eigh(known.curvature)
     roots = np.sqrt(np.maximum(values, 0.0))[:, :, None] * vectors.swapaxes(1, 2)
     matrix = np.tile(shares, (len(places), 1))
+    voices = everybody.spec.screening.voices_of([everybody.names[k] for k in places])
     for _ in range(ROUNDS):
-        models: Any = everybody.learner.fit_quadratics(known, without_own(matrix, targets, shares), everybody.spec)
+        rows = voiced(without_own(matrix, targets, shares), voices)
+        models: Any = everybody.learner.fit_quadratics(known, rows, everybody.spec)
         answers = []
         for t in targets.tolist():
             means, variances = _known_gradients(known, models, t)

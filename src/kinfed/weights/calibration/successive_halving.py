@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from kinfed.backends.agents import Agents, Fold
 from kinfed.checkpoint import NOWHERE, Kept, Store
-from kinfed.learners.base import Learner, Models, Plan, StepwiseLearner, common_model
+from kinfed.learners.base import Learner, Models, Plan, StepwiseLearner, common_model, fit_for_targets
 from kinfed.splitting import FOLDS, derived_seed
 from kinfed.validation import Array
 from kinfed.weights.calibration.bases import base_matrices
@@ -73,7 +73,9 @@ class Halving:
     def rows(self, candidates: Sequence[Candidate], agents: NDArray[np.int64]) -> Array:
         """Weights of some judges, one candidate after another."""
         places = np.searchsorted(self.judges, agents)
-        return np.vstack([one.matrix(self._bases[one.base][places], agents, self.view.spec.sizes) for one in candidates])
+        spec = self.view.spec
+        rows = np.vstack([one.matrix(self._bases[one.base][places], agents, spec.sizes) for one in candidates])
+        return spec.heard(rows, np.tile(agents, len(candidates)))
 
     def stage(self, some: Mapping[int, Sequence[Candidate]], agents: NDArray[np.int64]) -> Stage:
         """The next training, with the candidates of each of its looks."""
@@ -188,10 +190,11 @@ def halve_by_steps(halving: Halving, learner: StepwiseLearner, candidates: Seque
             for done in list(stage.known):
                 hear(done)
             if last != at[max(at)]:
-                trained.fit(
+                fit_for_targets(
+                    trained,
                     halving.view.labelled("calibration"),
                     halving.rows(some, halving.judges),
-                    targets=np.tile(halving.judges, len(some)),
+                    np.tile(halving.judges, len(some)),
                     monitor=look,
                     monitor_every=gcd(*looks),
                     checkpoint=stage.training,
@@ -236,7 +239,7 @@ def halve_by_agents(
         if not stage.known:
             targets, training = np.tile(agents, len(chosen)), halving.view.labelled("calibration")
             rows = halving.rows(chosen, agents)
-            stage.look(0, learner.fit(training, rows, targets=targets, checkpoint=stage.training))
+            stage.look(0, fit_for_targets(learner, training, rows, targets, checkpoint=stage.training))
         stage.hear(0)
         stage.forget_training()
 

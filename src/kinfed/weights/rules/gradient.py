@@ -81,9 +81,12 @@ def gradient_clusters(context: RuleContext, count: int = 2) -> Weights:
         How many clusters.
     """
     spec = context.agents.spec
-    found = gradient_rounds(context.agents, context.learner, np.arange(len(spec.names)), store=context.store)
-    labels = listening_clusters(found.weights, count)
-    return context.weights(within(labels, context.targets, spec.sizes))
+    there = np.flatnonzero(spec.sizes > 0)
+    found = gradient_rounds(context.agents, context.learner, there, store=context.store)
+    labels = listening_clusters(found.weights[:, there], count)
+    matrix = np.zeros((len(context.targets), len(spec.names)))
+    matrix[:, there] = within(labels, np.searchsorted(there, context.targets), spec.sizes[there])
+    return context.weights(matrix)
 
 
 def listening_clusters(matrix: Array, count: int) -> NDArray[np.int64]:
@@ -144,7 +147,7 @@ def gradient_rounds(
         if common:
             models = common_model(learner, agents, checkpoint=store.below("common model"))
         else:
-            models = learner.fit(training, without_own(matrix, targets, shares), targets=targets)
+            models = learner.fit(training, agents.spec.heard(without_own(matrix, targets, shares)), targets=targets)
         found = gradient_rows(agents, learner, models, targets, caution, n_features)
         matrix = found.weights
         arrays = {"weights": matrix, "value": found.value, "gap": found.gap}
