@@ -57,6 +57,7 @@ def report_data(
         withheld={} if trained is None else trained.withheld,
         asked=None if trained is None else trained.asked,
         columns=columns_table(result.preparation) if any(one.is_judged for one in result.preparation.readings) else None,
+        screening=result.known.screening,
         beside={}
         if trained is None or not trained.scored
         else {one: comparisons(trained.scored, REFERENCES, result.seed, metric=one) for one in trained.metrics[1:]},

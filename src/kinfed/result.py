@@ -117,6 +117,7 @@ class Weighting:
             learner=learner_text(self.learner),
             classes=spec.classes,
             seed=spec.seed,
+            screening=spec.screening,
         )
 
     @property
@@ -165,12 +166,13 @@ class Weighting:
             target = self.settings.target or (None if rows is None else rows.target)
             learner.insert(0, auto_sentence(target, self.known.classes))
         if self.weighed is None:
-            done = (*self.notes, *self.preparation.describe())
+            done = (*self.notes, *self.preparation.describe(), *self.known.screening.describe())
             return [*done, f"method {self.settings.method}{given}", *learner]
         rule, calibration = self.weighed.rule, self.weighed.calibration
         return [
             *self.notes,
             *self.preparation.describe(),
+            *self.known.screening.describe(),
             *self.embeddings[0].reasons,
             f"rule {rule}{given}: {RULES[rule].summary}",
             *([] if calibration is None else calibration.describe()),
@@ -381,8 +383,11 @@ class Personalization(Weighting):
         known = self.known
         if train.names != known.names or not np.array_equal(train.sizes, known.sizes):
             raise InputError("these are not the agents and rows of this result; pass the federation it was trained on")
-        rows = known.preparation.transform(train.in_order())
-        return PooledAgents(rows, known.task, known.seed, known.embeddings, self.learner, preparation=known.preparation)
+        raw, preparation = train.in_order(), known.preparation
+        own = preparation.transform(raw)
+        rows = preparation.held(raw, own, known.screening, LEAST_PART)
+        how = (rows, known.task, known.seed, known.embeddings, self.learner)
+        return PooledAgents(*how, preparation=preparation, own=own, screening=known.screening)
 
     def _need_test(self, what: str) -> None:
         if not self.scored:
@@ -392,6 +397,7 @@ class Personalization(Weighting):
         lines = [self.warning] if self.warning else []
         lines += [] if self.weighed is None else [repr(self.weighed)]
         lines += [f"agent {name} has no model: it {what}" for name, what in self.withheld.items()]
+        lines += [f"{why}; it is set aside, and learns alone" for why in self.known.screening.aside.values()]
         if self.scored:
             lines += [str(one) for one in comparisons(self.scored, REFERENCES, self.seed).values()]
         return "\n".join(lines)

@@ -115,6 +115,7 @@ def _weights(settings: Settings, json: bool, force: bool) -> None:
     told = [] if found.weights.calibration is None else found.weights.calibration.describe()
     say(
         repr(found.weights),
+        *found.known.screening.describe(),
         *told,
         f"The weights are in {out / 'weights.csv'}, why in {out / 'explanation.csv'}, and the report is {out / REPORT}.",
     )

@@ -101,6 +101,7 @@ def describe(
                 "per agent": agents,
                 "class shares": None if found is None or found.classes is None else found.classes.to_dict("index"),
                 "missing": None if found is None else found.missing.to_dict("index"),
+                "screening": None if found is None else found.screening.to_settings(),
             }
         )
         return
@@ -114,6 +115,8 @@ def describe(
         _print_classes(found.classes)
     if found.trouble:
         say(found.trouble)
+    if told := found.screening.describe():
+        say("Agents and cells unlike all others:", *(f"- {sentence}" for sentence in told))
     if found.notes:
         say("What was done when the data were read:", *(f"- {note}" for note in found.notes))
 

@@ -11,6 +11,7 @@ import pandas as pd
 from kinfed.data.column_encoders import CategoryRule
 from kinfed.data.column_types import BOOLEAN, DATE, column_of
 from kinfed.data.preparation import NoColumnLeftError, Preparation
+from kinfed.data.screening import NO_SCREENING, Screening
 from kinfed.federation import Federation
 
 MOST_CLASSES = 12
@@ -32,6 +33,8 @@ class Description(NamedTuple):
         What was done when the data were read, in sentences.
     trouble : str
         Why nothing could be learned from these columns; empty if something can.
+    screening : Screening
+        Agents that are unlike all others in a column, and cells that are too far from everybody's.
     """
 
     columns: pd.DataFrame
@@ -39,6 +42,7 @@ class Description(NamedTuple):
     classes: pd.DataFrame | None
     notes: tuple[str, ...]
     trouble: str = ""
+    screening: Screening = NO_SCREENING
 
 
 def described(federation: Federation, chosen: Mapping[str, str], labels: bool | None) -> Description:
@@ -55,11 +59,12 @@ def described(federation: Federation, chosen: Mapping[str, str], labels: bool | 
     """
     classes = _class_shares(federation) if labels else None
     try:
-        preparation = Preparation.fit(federation, chosen=chosen, labels=labels)
+        preparation, screening = Preparation.fit_screened(federation, chosen=chosen, labels=labels)
     except NoColumnLeftError as error:
         return Description(pd.DataFrame(), pd.DataFrame(), classes, federation.notes, str(error))
     missing = _missing(federation, preparation)
-    return Description(columns_table(preparation, missing), missing, classes, preparation.notes(federation))
+    table, notes = columns_table(preparation, missing), preparation.notes(federation)
+    return Description(table, missing, classes, notes, screening=screening)
 
 
 def columns_table(preparation: Preparation, missing: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -203,7 +203,7 @@ class _Usual:
 def implausible(
     shapes: Sequence[ColumnShapes], names: Sequence[str], columns: Sequence[str], trusted: Collection[str] = ()
 ) -> tuple[tuple[Finding, ...], NDArray[np.bool_]]:
-    """Agents that cannot be meant as they are, and why, in the order of the agents; and in which columns (B, d) that is.
+    """Agents that cannot be meant as they are, and why, in the order of the agents; and what is not to be believed (B, d).
 
     Parameters
     ----------
@@ -233,7 +233,10 @@ def implausible(
         replace(one, aside=False) if one.column in many or one.agent in trusted or len(names) < FEWEST_AGENTS else one
         for one in found
     ]
-    return tuple(sorted(kept, key=lambda one: list(names).index(one.agent))), odd
+    # Whoever is odd in one column may be so, unseen, in others: it has no say in what is usual, unless too many are odd.
+    agents = odd.any(axis=1)
+    doubted = odd | agents[:, None] if agents.mean() <= MOST_ASIDE else odd
+    return tuple(sorted(kept, key=lambda one: list(names).index(one.agent))), doubted
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,7 +65,7 @@ class Screening:
         """What there is to say of one agent, in sentences."""
         told = [_told(one) for one in self.findings if one.agent == agent]
         if 0 < (voice := self.voices.get(agent, 1.0)) < 1:
-            told.append(f"{agent}: its outcomes are so far from the others' that others hardly listen to it ({voice:.2g})")
+            told.append(f"{agent}: most of its outcomes are far from everybody's, so it counts {voice:.2g} for others")
         cells = self.held.get(agent, {})
         if cells:
             named = ", ".join(f"{column} ({count})" for column, count in cells.items())

@@ -125,6 +125,7 @@ def sentences(result: Personalization) -> list[str]:
         f"{len(result.known.names) - len(result.withheld)} agents took part",
         *([auto_sentence(result.settings.target, result.known.classes)] if result.settings.learner == AUTO else []),
         *(f"agent {name} has no model: it {what}" for name, what in result.withheld.items()),
+        *result.known.screening.describe(),
         *([] if result.exchange is None else result.exchange.describe()),
         *(f"agent {name} came late and has weights and a model" for name in result.joined),
     ]

@@ -21,6 +21,7 @@ from kinfed.analysis.kinship import (
     kin_network,
     kin_order,
 )
+from kinfed.data.screening import NO_SCREENING, Screening
 from kinfed.errors import InputError
 from kinfed.report.text import BASELINE_NAMES, SPACE, Measure, by_agent, number, percent, plus_minus, signed_percent
 from kinfed.validation import Array, Integers
@@ -88,6 +89,8 @@ class ReportData:
         What every column is, what is done with it, and why; None where they were numbers from the start.
     beside : mapping from metric to a mapping as `comparisons`
         The same by the other metrics of the headline.
+    screening : Screening
+        Agents that are unlike all others, and what follows.
     """
 
     title: str
@@ -108,6 +111,7 @@ class ReportData:
     withheld: Mapping[str, str] = field(default_factory=dict)
     asked: Weights | None = None
     columns: pandas.DataFrame | None = None
+    screening: Screening = NO_SCREENING
     beside: Mapping[str, Mapping[str, PairedComparison]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

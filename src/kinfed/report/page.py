@@ -16,9 +16,11 @@ from kinfed.markup import Html, escape
 from kinfed.report.agents import agents_one_by_one, how_agents_differ
 from kinfed.report.columns import the_columns
 from kinfed.report.context import ReportContext, ReportData, context_of
+from kinfed.report.elements import joined
 from kinfed.report.headline import headline
 from kinfed.report.kin import map_of_agents, who_listens
 from kinfed.report.run import choices_and_why, settings_and_versions, what_was_shared
+from kinfed.report.screening import agents_apart
 from kinfed.validation import Array
 
 FILE_NAME = "index.html"
@@ -72,7 +74,7 @@ def page(data: ReportData) -> Html:
     """The whole report as HTML."""
     context = context_of(data)
     sections = [section(context) for section in _SECTIONS]
-    opening = the_columns(data)
+    opening = joined(agents_apart(data), the_columns(data))
     body = "".join(
         f'<section id="{one.anchor}" aria-labelledby="{one.anchor}-heading"><h2 id="{one.anchor}-heading">'
         f"{escape(one.heading)}</h2>{one.body}</section>"

@@ -23,7 +23,7 @@ from kinfed.weights.calibration.family import Calibration
 from kinfed.weights.geometry import Geometry, geometry_at, pooled_geometry, sketch_messages
 from kinfed.weights.result import CLOSED_FORM, Evidence, Weights, weights_of
 
-SET_ASIDE = "set aside: it learns alone"
+LEARNS_ALONE = "unlike all others: it learns alone"
 
 # A solved row is on the simplex up to rounding.
 _SIMPLEX = 1e-6
@@ -114,8 +114,7 @@ def weigh_agents(
 ) -> Weights:
     """Weights of the targets, all agents by default, by a rule of `RULES`.
 
-    Agents that are set aside are as if they were not there: they keep to themselves, and have no weight for others; those
-    whose outcomes are far off count for less than the rule would have it (`TrainingSpec.heard`).
+    Quiet agents (`TrainingSpec.quiet`) are as if they were not there: they keep to themselves, and nobody listens to them.
 
     Parameters
     ----------
@@ -134,21 +133,21 @@ def weigh_agents(
     """
     given = dict(options or {})
     check_rule_options(rule, given)
-    spec, aside = agents.spec, agents.spec.aside
+    spec = agents.spec
     wanted = np.arange(len(spec.names)) if targets is None else np.asarray(targets, dtype=np.int64)
-    if not aside:
+    if not spec.quiet:
         found = _weighed(RuleContext(rule, agents, learner, wanted, progress, known, store), given)
         return replace(found, matrix=spec.heard(found.matrix, wanted))
-    others, places = agents.setting_aside(aside)
-    asking = np.flatnonzero(np.isin(places, np.setdiff1d(wanted, list(aside))))
+    others, places = agents.setting_aside(spec.quiet)
+    asking = np.flatnonzero(np.isin(places, np.setdiff1d(wanted, list(spec.quiet))))
     if "groups" in given:
         labels = list(given["groups"])
         given["groups"] = [labels[k] for k in places]
     solved = None
     if len(asking):
-        among = None if known is None else known.among(places)
-        solved = _weighed(RuleContext(rule, others, learner, asking, progress, among, store), given)
-    found = beside_those_aside(solved, rule, spec, wanted, places)
+        chosen = None if known is None else known.among(places)
+        solved = _weighed(RuleContext(rule, others, learner, asking, progress, chosen, store), given)
+    found = beside_quiet(solved, rule, spec, wanted, places)
     return replace(found, matrix=spec.heard(found.matrix, wanted))
 
 
@@ -159,39 +158,35 @@ def _weighed(context: RuleContext, options: Mapping[str, Any]) -> Weights:
     return context.agents.ask(OwnWeights(context.rule, options, context.targets, usual_sketches(context.agents)))
 
 
-def beside_those_aside(solved: Weights | None, rule: str, spec: TrainingSpec, targets: Places, places: Places) -> Weights:
-    """Weights of all targets: those that are set aside keep to themselves, and nobody listens to them.
+def beside_quiet(solved: Weights | None, rule: str, spec: TrainingSpec, targets: Places, places: Places) -> Weights:
+    """Weights of all targets: quiet ones keep to themselves, and nobody listens to them.
 
     Parameters
     ----------
     solved : Weights, optional
-        Of the other targets, in their order, among agents that have these `places` among all.
+        Of the other targets, among agents that have these `places` among all.
     rule : str
     spec : TrainingSpec
         Of all agents.
     targets : array of shape (T,)
     places : array of int
     """
-    aside, count = list(spec.aside), len(spec.names)
+    count, calibration = len(spec.names), None
     matrix, distances = np.eye(count)[targets], np.full((len(targets), count), np.nan)
-    nulls, numbers, stop = distances.copy(), np.full((len(targets), 4), np.nan), [SET_ASIDE] * len(targets)
-    calibration = None
+    nulls, numbers, stop = distances.copy(), np.full((len(targets), 4), np.nan), [LEARNS_ALONE] * len(targets)
     if solved is not None:
-        order = {int(places[t]): row for row, t in enumerate(solved.targets.tolist())}
-        rows = np.array([row for row, t in enumerate(targets.tolist()) if t in order])
-        mine = [order[int(targets[row])] for row in rows]
-        matrix[np.ix_(rows, places)] = solved.matrix[mine]
-        distances[np.ix_(rows, places)] = solved.evidence.squared_distances[mine]
-        nulls[np.ix_(rows, places)] = solved.evidence.null_means[mine]
+        row_of = {t: row for row, t in enumerate(targets.tolist())}
+        rows = np.array([row_of[int(places[t])] for t in solved.targets])
+        matrix[np.ix_(rows, places)] = solved.matrix
+        distances[np.ix_(rows, places)] = solved.evidence.squared_distances
+        nulls[np.ix_(rows, places)] = solved.evidence.null_means
         told = solved.risk, solved.objective, solved.gap, solved.evidence.effective_dimension
-        numbers[rows] = np.column_stack(told)[mine]
-        for row, place in zip(rows.tolist(), mine, strict=True):
-            stop[row] = solved.stop[place]
+        numbers[rows] = np.column_stack(told)
+        for row, why in zip(rows.tolist(), solved.stop, strict=True):
+            stop[row] = why
         calibration = solved.calibration
         if calibration is not None and len(places) < count:
             calibration = calibration.beside(places, count)
-        matrix[rows[:, None], aside] = 0.0
-    distances[:, aside] = np.nan
     evidence = Evidence(distances, nulls, numbers[:, 3])
     known = (spec.names, spec.sizes, *numbers[:, :3].T, tuple(stop), evidence, calibration)
     return Weights(matrix, rule, targets, *known)
