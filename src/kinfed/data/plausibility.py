@@ -222,7 +222,7 @@ def implausible(
     least = np.where(usual.coarse, _LEAST_COARSE, _LEAST_SHIFT)
     large = (np.abs(np.nan_to_num(off)) >= least) | (np.abs(np.nan_to_num(ratio)) >= np.log(_LEAST_FACTOR))
     chance = FALSE_ALARMS / (4 * max(off.size, 1))  # two sides of two numbers
-    limit = student.isf(chance, min(DEGREES, max(len(names) // 2, 1)))
+    limit = student.isf(chance, min(DEGREES, max(len(names) // 2, DEGREES // 2)))
     odd = (usual.distance(cores) > limit) & large & (cores.cells >= _FEWEST_CELLS)
     look = _Look(cores, usual, names, columns, odd, float(limit))
     found = [finding for k in np.flatnonzero(odd.any(axis=1)).tolist() for finding in look.at(k)]

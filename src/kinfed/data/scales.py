@@ -2,8 +2,8 @@ r"""Scales that one agent, or one cell, cannot move, and how far from them a cel
 
 Many columns hold one value most of the time: no visits, no ink, not measured. Their median deviation is zero, and what
 varies is the rest. So each agent tells, of a numeric column, its *base*, the value of more than half of the cells (0 where
-there is none, and in columns of zeros and ones), how many cells are equal to it, and count, mean and sum of squared
-deviations of the rest: of all, and of its *core*, the half nearest to its median, which wild cells have no part in
+there is none, and in columns of zeros and one other value), how many cells are equal to it, and count, mean and sum of
+squared deviations of the rest: of all, and of its *core*, the half nearest to its median, which wild cells have no part in
 (`column_shapes`).
 
 Over agents, locations are means of the agents' means, none of them farther from the median than two usual deviations, and
@@ -121,8 +121,9 @@ def column_shapes(X: ArrayLike) -> ColumnShapes:
     known = ~np.isnan(values)
     median = column_medians(values)
     equal, cells = (values == median).sum(axis=0), known.sum(axis=0)
-    flags = ((values == 0) | (values == 1) | ~known).all(axis=0) & (equal < cells)
-    base = np.where((2 * equal > cells) & ~flags, median, 0.0)
+    largest = np.nanmax(np.abs(np.where(known, values, 0.0)), axis=0)
+    flags = ((values == 0) | (np.abs(values) == largest) | ~known).all(axis=0) & (equal < cells)
+    base = np.where((2 * equal > cells) & (equal > 1) & ~flags, median, 0.0)
     at_base = values == base
     rest = np.where(at_base, np.nan, values)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -218,8 +219,9 @@ def _location_and_scale(sums: ColumnSums, usual: float) -> tuple[Array, Array]:
     votes = _votes(sums.count)
     voters = (votes > 0).sum(axis=0)
     middle = np.nan_to_num(weighted_quantile(sums.mean, votes, 0.5))
-    # However few they are, the one that varies most does not decide.
-    share = np.minimum(usual, 1 - 1.5 / np.maximum(voters, 3))
+    total = np.maximum(votes.sum(axis=0), 1.0)
+    # However few they are, the one that varies most does not decide; of two nobody can tell which is odd.
+    share = np.clip(1 - 1.5 * votes.max(axis=0) / total, 0.5, usual)
 
     def squares(centre: Array) -> tuple[Array, Array]:
         """Mean squared deviations of agents from there, and what they are held at."""
@@ -228,15 +230,19 @@ def _location_and_scale(sums: ColumnSums, usual: float) -> tuple[Array, Array]:
         varied = np.where(square > 0, votes, 0.0)
         number = (varied > 0).sum(axis=0)
         rare = np.nan_to_num(weighted_quantile(square, varied, 0.5, lower=True))
-        rare = np.where(((number > 1) & (number >= SOME * voters)) | (voters < 3), rare, 0.0)
+        rare = np.where((number > 1) & (number >= SOME * voters), rare, 0.0)
         common = np.nan_to_num(weighted_quantile(square, votes, share, lower=True))
-        return square, CAP * np.where(common > 0, common, rare)
+        with np.errstate(over="ignore"):
+            return square, np.where(voters < 3, np.inf, CAP * np.where(common > 0, common, rare))
 
-    total = np.maximum(votes.sum(axis=0), 1.0)
+    def mean(values: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray((values * votes).sum(axis=0) / total)
+
     reach = np.sqrt(squares(middle)[1])
-    location = (np.clip(np.where(votes > 0, sums.mean, middle), middle - reach, middle + reach) * votes).sum(axis=0) / total
+    location = mean(np.clip(np.where(votes > 0, sums.mean, middle), middle - reach, middle + reach))
     square, most = squares(location)
-    return location, np.sqrt((np.minimum(square, most) * votes).sum(axis=0) / total)
+    return location, np.sqrt(mean(np.minimum(square, most)))
 
 
 def _votes(count: NDArray[Any]) -> Array:

@@ -54,7 +54,8 @@ class ColumnSums:
         share = other.count / np.maximum(count, 1)
         delta = other.mean - self.mean
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = self.squares + other.squares + delta**2 * self.count * share
+            apart = np.where((self.count > 0) & (other.count > 0), delta**2 * self.count * share, 0.0)
+            squares = self.squares + other.squares + apart
         return ColumnSums(count, self.mean + delta * share, squares)
 
     def __radd__(self, other: int) -> ColumnSums:
