@@ -218,12 +218,12 @@ def test_an_agent_names_no_value_of_a_column_with_many():
     assert preparation.left_out["name"].startswith("more than 100 different text values")
 
 
-@settings(max_examples=60, deadline=None)
 def without_limits(preparation):
     """Limits follow from a second answer of the agents."""
     return preparation.with_limits([replace(rule, limit=None) for rule in preparation.measured])
 
 
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([*"uvwxyz", None]), st.integers(0, 3)), min_size=2, max_size=15), st.integers(1, 5)
 )

@@ -128,7 +128,7 @@ def test_limits_follow_the_tails_that_most_agents_have():
     bare = Yardstick(scales.base, scales.centre, scales.unit, np.ones(2), np.ones(2))
     counts = np.array([far_counts(bare.distances(part)) for part in parts])
     normal, heavy = far_limits(counts, np.full((40, 2), 50))
-    assert normal == 8
+    assert normal == 4
     assert heavy >= 16
     assert {normal, heavy} <= set(GRID)
 
@@ -157,7 +157,7 @@ def test_voices_fall_with_the_distance_of_most_outcomes():
     near, some, off, away = np.full(20, 1.0), np.r_[np.full(18, 1.0), 99, 99], np.full(20, 30.0), np.full(20, 300.0)
     told = voices(np.array([counts(one) for one in (near, some, off, away)]), np.full(4, 20), 8.0)
     assert told[0] == told[1] == 1
-    assert 0 < told[3] < told[2] < 0.02
+    assert 0 < told[3] < told[2] < 0.05
 
 
 @given(arrays(np.float64, 9, elements=st.floats(-5, 5), unique=True), st.floats(0.05, 0.95))

@@ -398,6 +398,7 @@ class Personalization(Weighting):
         lines += [] if self.weighed is None else [repr(self.weighed)]
         lines += [f"agent {name} has no model: it {what}" for name, what in self.withheld.items()]
         lines += [f"{why}; it is set aside, and learns alone" for why in self.known.screening.aside.values()]
+        lines += [f"agent {name} learns alone: {why}" for name, why in self.known.screening.faint.items()]
         if self.scored:
             lines += [str(one) for one in comparisons(self.scored, REFERENCES, self.seed).values()]
         return "\n".join(lines)

@@ -42,9 +42,6 @@ ChooseEmbeddings = Callable[[Scale], tuple[Embedding, ...]]
 
 Found = TypeVar("Found")
 
-FAINT = 0.1
-"""Voice below which an agent is left to itself."""
-
 LASTING = "lasting "
 """How the name of an array begins that an agent still has when the run was killed and is started again."""
 
@@ -132,9 +129,8 @@ class TrainingSpec:
     @property
     def quiet(self) -> dict[int, str]:
         """Agents that learn alone, and nobody else from them, by place, and why: set aside, or hardly heard by anybody."""
-        low = {name: f"its outcomes count {voice:.2g} for others" for name, voice in self.screening.voices.items()}
-        faint = {k: low[name] for k, name in enumerate(self.names) if self.screening.voices.get(name, 1.0) < FAINT}
-        return {**faint, **self.aside}
+        faint = self.screening.faint
+        return {**{k: faint[name] for k, name in enumerate(self.names) if name in faint}, **self.aside}
 
     def heard(self, weights: NDArray[np.float64], targets: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """Rows of weights (T, B) with others' weights times their voices, on the simplex again.

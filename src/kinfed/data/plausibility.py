@@ -53,6 +53,7 @@ _MOSTLY, _SPIKY = 0.75, 4.0  # share of agents whose cores vary, and times a cor
 _NORMAL_MAD = 1.4826  # deviation of a normal distribution in units of its median absolute deviation
 _CORE, _CORE_ERROR = 2.647, 1.2  # and of its core's deviation; errors of a core's mean and log deviation, times sqrt(n)
 _SMALL, _SURELY = 5.0, 1.5  # factors that agents may differ by, and limits beyond which they explain something all the same
+_LEFT = 0.15  # share of its distance that a unit may leave of a distance far beyond the limit
 _BY_CHANCE = 0.01  # that a second column of an agent is odd as well
 _COLDEST, _WARMEST = -50.0, 60.0  # degrees Celsius that are usual somewhere
 _THROUGHOUT, _HARDLY = 0.9, 0.25  # shares of zeros: at an agent, and at the others, where zero stands for missing
@@ -134,7 +135,7 @@ class _Cores:
 
     @classmethod
     def of(cls, scales: AgentScales) -> _Cores:
-        there = scales.rest.count > 0
+        there = scales.core.count > 0
         deviation = np.where(scales.core.count > 1, _CORE * np.sqrt(scales.core.variance), np.nan)
         return cls(np.where(there, scales.core.mean, np.nan), deviation, scales.rest.count.astype(np.float64))
 
@@ -291,7 +292,7 @@ class _Look:
                     continue
                 if unit.factor < _SMALL and not called and now <= surely:
                     continue
-                if distance <= TYPICAL:
+                if distance <= (TYPICAL if unit.factor < _SMALL else max(TYPICAL, _LEFT * now)):
                     tried.append((not called, distance, unit, back))
         if tried:
             *_, unit, back = min(tried, key=lambda one: one[:2])
@@ -347,7 +348,8 @@ def _zero_throughout(shapes: Sequence[ColumnShapes], names: Sequence[str], colum
     known = np.array([one.count for one in shapes])
     zeros = np.array([np.where(one.base == 0, one.at_base, 0) for one in shapes]) / np.maximum(known, 1)
     usual = column_medians(np.where(known > 0, zeros, np.nan))
-    odd = (zeros >= _THROUGHOUT) & (usual <= _HARDLY) & (known >= _FEWEST_CELLS)
+    varied = np.mean([one.rest.squares > 0 for one in shapes], axis=0) > _MOSTLY / 2  # and not a flag
+    odd = (zeros >= _THROUGHOUT) & (usual <= _HARDLY) & varied & (known >= _FEWEST_CELLS)
     found = []
     for k, j in np.argwhere(odd).tolist():
         told = f"{columns[j]} is 0 in {zeros[k, j]:.0%} of its rows, hardly ever at most others"

@@ -19,7 +19,7 @@ So the cells that are not the base :math:`a` have a centre :math:`c` and a unit 
 
 standardise the column; for zeros and ones this is :math:`p` and :math:`p (1 - p)`, as ever. How far a cell is from the
 others is measured on those that are not the base, in units from the centre. Agents count their cells beyond each edge of a
-public `GRID`; the limit of a column is twice the first edge beyond which hardly any agent has a cell (`far_limits`), so
+public `GRID`; the limit of a column is the first edge beyond which hardly any agent has a cell (`far_limits`), so
 that a column with heavy tails has a wide one.
 """
 
@@ -53,6 +53,9 @@ A_FEW = 0.2
 
 HOPELESS = 2.0
 """Limits from the centre beyond which a cell tells nothing at all, and stands for a usual one."""
+
+FEWEST_IN_CORE = 5
+"""Cells that are not the base before their core is told."""
 
 SUMS = ("count", "mean", "squares")
 """The fields of `ColumnSums`."""
@@ -128,7 +131,8 @@ def column_shapes(X: ArrayLike) -> ColumnShapes:
     rest = np.where(at_base, np.nan, values)
     with np.errstate(over="ignore", invalid="ignore"):
         distance = np.abs(rest - column_medians(rest))
-    core = np.where(distance <= column_medians(distance), rest, np.nan)
+    inner = (distance <= column_medians(distance)) & ((~np.isnan(rest)).sum(axis=0) >= FEWEST_IN_CORE)
+    core = np.where(inner, rest, np.nan)
     return ColumnShapes(base, at_base.sum(axis=0, dtype=np.int64), column_sums(rest), column_sums(core))
 
 
@@ -315,8 +319,8 @@ class Yardstick:
         if not beyond.any():
             return X
         level = np.where(beyond.any(axis=0), self.limit, np.inf)
-        if beyond.any(axis=1).sum() < least < len(X):
-            level = np.where(beyond.any(axis=0), np.minimum(level, np.sort(far, axis=0)[-least - 1]), np.inf)
+        if beyond.any(axis=1).sum() < least:
+            level = np.minimum(level, np.where(beyond.any(axis=0), np.sort(far, axis=0)[max(-least - 1, -len(X))], np.inf))
         moved = self.centre + np.sign(X - self.centre) * np.where(np.isfinite(level), level, 0.0) * self.unit
         kept = np.where(far > level, moved, X)
         return np.where(far > self.hopeless, np.broadcast_to(self.centre, X.shape), kept)
@@ -330,7 +334,7 @@ def far_counts(far: Array) -> Integers:
 def far_limits(counts: NDArray[np.int64], rows: NDArray[np.int64]) -> Array:
     """The limit of every column, in units.
 
-    It is twice the first edge that no more than `MOST` of the agents have cells beyond, and no more than `SOME` of them, or
+    It is the first edge that no more than `MOST` of the agents have cells beyond, and no more than `SOME` of them, or
     a single one, a few.
 
     Parameters
@@ -347,14 +351,13 @@ def far_limits(counts: NDArray[np.int64], rows: NDArray[np.int64]) -> Array:
     usual = (any_beyond > MOST * told) | ((few_beyond > 1) & (few_beyond >= SOME * told))
     # The first edge after the last that cells usually go beyond.
     first = np.where(usual.any(axis=1), usual.shape[1] - np.argmax(usual[:, ::-1], axis=1), 0)
-    edges = np.array([*GRID, 2 * GRID[-1]])
-    return np.asarray(2 * edges[first])
+    return np.array([*GRID, np.inf])[first]
 
 
 def voices(counts: NDArray[np.int64], rows: NDArray[np.int64], limit: float) -> Array:
     r"""How much the outcomes of agents count for others: 1, and less where most of them are beyond the limit :math:`L`.
 
-    There it is the mean of :math:`\min(1, L / 2 r_i)^3` over the rows, :math:`r_i` the distance of a row's outcome from the
+    There it is the mean of :math:`\min(1, L / r_i)^3` over the rows, :math:`r_i` the distance of a row's outcome from the
     centre, as far as the grid tells: the farther off an agent is as a whole, the less it moves anybody else.
 
     Parameters
@@ -367,7 +370,7 @@ def voices(counts: NDArray[np.int64], rows: NDArray[np.int64], limit: float) -> 
     """
     edges = np.array(GRID)
     within = np.diff(counts[:, ::-1], axis=1, prepend=0)[:, ::-1]  # beyond an edge but not the next
-    middle = np.minimum(1.0, limit / (2 * np.sqrt(2) * edges)) ** 3
+    middle = np.minimum(1.0, limit / (np.sqrt(2) * edges)) ** 3
     near = rows - counts[:, 0]
     mean = (near + (within * middle).sum(axis=1)) / np.maximum(rows, 1)
     beyond = counts[:, edges >= limit][:, :1].sum(axis=1) if (edges >= limit).any() else np.zeros(len(rows))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.data.plausibility import Finding, implausible
+from kinfed.data.plausibility import FEWEST_AGENTS, Finding, implausible
 from kinfed.data.scales import GRID, far_limits, voices
 from kinfed.validation import Array, unknown
 
@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from kinfed.data.column_encoders import NumericRule, TableSummary
     from kinfed.data.preparation import Preparation
 
-MOST_TOLD = 12
-"""Findings that are told one by one."""
+ALONE = "learns alone, and nobody else learns from it (--trust takes it in)"
+
+FAINT = 0.1
+"""Voice below which an agent is left to itself: it learns alone, and nobody else learns from it."""
+
+MOST_TOLD, MOST_NAMED = 12, 5
+"""Findings that are told one by one, and agents and columns whose far cells are."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,18 @@ class Screening:
                 found.setdefault(one.agent, str(one))
         return found
 
+    @property
+    def faint(self) -> dict[str, str]:
+        """Agents that are left to themselves without being set aside, and why."""
+        low = {name: voice for name, voice in self.voices.items() if 0 < voice < FAINT}
+        return {name: f"its outcomes, as a whole, would count {voice:.2g} for others" for name, voice in low.items()}
+
     def about(self, agent: str) -> tuple[str, ...]:
         """What there is to say of one agent, in sentences."""
         told = [_told(one) for one in self.findings if one.agent == agent]
         if 0 < (voice := self.voices.get(agent, 1.0)) < 1:
-            told.append(f"{agent}: most of its outcomes are far from everybody's, so it counts {voice:.2g} for others")
+            follows = f"counts {voice:.2g} for others" if voice >= FAINT else ALONE
+            told.append(f"{agent}: most of its outcomes are too far from everybody's, so it {follows}")
         cells = self.held.get(agent, {})
         if cells:
             named = ", ".join(f"{column} ({count})" for column, count in cells.items())
@@ -74,9 +86,20 @@ class Screening:
 
     def describe(self) -> list[str]:
         """What there is to say of all agents, those that are set aside first."""
-        names = dict.fromkeys([*self.aside, *(one.agent for one in self.findings), *self.voices, *self.held])
+        names = dict.fromkeys([*self.aside, *(one.agent for one in self.findings), *self.voices])
         told = [sentence for name in names for sentence in self.about(name)]
         more = [f"and {len(told) - MOST_TOLD} more of this kind"] if len(told) > MOST_TOLD else []
+        cells = [
+            (name, column, count) for name, mine in self.held.items() if name not in names for column, count in mine.items()
+        ]
+        if cells:
+            total, agents = sum(count for *_, count in cells), len({name for name, *_ in cells})
+            most = sorted(cells, key=lambda one: -one[2])[:MOST_NAMED]
+            where = ", ".join(f"{count} of {column} at {name}" for name, column, count in most)
+            more.append(
+                f"{total} cells of {agents} agents are far from everybody's, and held in what others learn: {where}"
+                + (", ..." if len(cells) > len(most) else "")
+            )
         return told[:MOST_TOLD] + more
 
     def to_settings(self) -> dict[str, Any]:
@@ -98,7 +121,7 @@ class Screening:
 
 
 def _told(finding: Finding) -> str:
-    follows = "; it is set aside: it learns alone, and nobody else learns from it (--trust takes it in)"
+    follows = f"; it is set aside: it {ALONE}"
     return f"{finding}{follows if finding.aside else ''}"
 
 
@@ -142,6 +165,8 @@ def screened(
     spoken = {name: 0.0 for name in names if any(one.aside for one in findings if one.agent == name)}
     if preparation.outcome is not None:
         loud = voices(counts[:, -1], known[:, -1], float(limits[-1]))
+        if len(names) < FEWEST_AGENTS:  # who is right among so few?
+            loud = np.maximum(loud, FAINT)
         spoken = {name: float(voice) for name, voice in zip(names, loud, strict=True) if voice < 1} | spoken
     held = {
         name: cells

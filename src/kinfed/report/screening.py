@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kinfed.data.screening import FAINT
 from kinfed.markup import Html, escape, paragraph, tag
 from kinfed.report.context import ReportData
 from kinfed.report.elements import Column, details, joined, table
@@ -27,9 +28,7 @@ def agents_apart(data: ReportData) -> Html:
         for column, cells in columns.items()
     ]
     far = "most outcomes are too far from everybody's"
-    told += [
-        (name, "the outcome", far, "", f"Counts {one:.2g} for others") for name, one in found.voices.items() if one > 0
-    ]
+    told += [(name, "the outcome", far, "", _spoken(one)) for name, one in found.voices.items() if one > 0]
     rows = [[escape(cell) for cell in row] for row in told[:_MOST]]
     names = ("Agent", "Column", "What was found", "Likely cause", "What follows")
     shown = table("Agents and cells unlike all others", [Column(name, "text") for name in names], rows, captioned=False)
@@ -45,6 +44,10 @@ def _headline(number: int) -> str:
 
 def _cause(cause: str) -> str:
     return f"{cause[:1].upper()}{cause[1:]}?" if cause else "Unknown"
+
+
+def _spoken(voice: float) -> str:
+    return f"Counts {voice:.2g} for others" if voice >= FAINT else "It learns alone, and nobody else learns from it"
 
 
 def _follows(aside: bool) -> str:
