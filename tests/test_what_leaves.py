@@ -157,7 +157,15 @@ class Kind:
         """What is known of it without running anything."""
         columns, numbers = (self.numeric + 2, self.numeric + 3) if self.mixed else (self.numeric, self.numeric)
         scores = 6 if labels else 3
-        return {"B": len(self.sizes), "c": columns, "d": numbers, "C": labels, "D": self.features, "S": scores}
+        return {
+            "B": len(self.sizes),
+            "c": columns,
+            "d": numbers,
+            "C": labels,
+            "D": self.features,
+            "S": scores,
+            "N": self.numeric,
+        }
 
 
 FIRST = Kind((9, 14, 11), 2, mixed=True, features=20)
@@ -213,7 +221,7 @@ class Run:
 
     def _case(self, request: Request, way: str) -> str:
         match request.question:
-            case "scale" if way == LEAVES:
+            case "columns" | "scale" if way == LEAVES:
                 return "classes" if self.symbols["C"] else "numbers"
             case "local-training":
                 return self.name.split(", ")[1]
@@ -323,7 +331,7 @@ def test_the_page_knows_every_task() -> None:
 
 
 def test_no_size_on_the_page_depends_on_the_number_of_rows() -> None:
-    letters = set("BcdCDVpbmqTMGASLE")
+    letters = set("BcdCDVpbmqTMGASLEN")
     for formula in sizes_on_the_page().values():
         names = {node.id for node in ast.walk(ast.parse(formula)) if isinstance(node, ast.Name)}
         assert names <= letters, formula

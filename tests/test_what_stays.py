@@ -133,7 +133,7 @@ def test_a_label_is_not_told_in_an_error(label: str, odd: Any) -> None:
 def test_of_an_unforeseen_error_the_kind_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     (site,) = sites_with(patients(20, name=["Mrs Smith", "Mr Smith"] * 10))
 
-    def fails(agent: Any, *others: Any) -> None:
+    def fails(agent: Any, *others: Any, **how: Any) -> None:
         raise ValueError(f"nobody knows {agent.X['name'].iloc[0]}")
 
     monkeypatch.setattr("kinfed.backends.handshake.summarise", fails)

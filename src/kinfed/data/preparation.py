@@ -44,6 +44,9 @@ from kinfed.validation import Array, Integers, positive_integer, unknown
 OUTCOME = "the outcome"
 """What the outcome is called among columns."""
 
+LARGEST = 1e100
+"""Scales from the mean beyond which squares cannot be summed."""
+
 FAR = 10.0
 """Standard deviations from the training mean beyond which a number is unlike anything a model has learned from."""
 
@@ -387,6 +390,11 @@ class Preparation:
         encoded[:, self._places(NumericRule)] = np.where(np.isnan(values), [rule.mean for rule in numeric], values)
         encoded -= self.mean
         encoded /= self.scale
+        if (large := (np.abs(encoded) > LARGEST).any(axis=0)).any():
+            column = self.columns[int(large.argmax())]
+            raise InputError(
+                f"column {column} holds values too large to standardise at agent {agent.name}; mend them, or leave it out"
+            )
         return encoded
 
     def _raw(self, agent: Agent, position: Mapping[str, int]) -> Array:
