@@ -3,8 +3,8 @@
 `formats` is the one door to files (`tables` behind it, which also reads those larger than memory) and `femnist` the one to
 that data set, with `image_tables` for the form that needs an extra; `standardisation`, `scales`, `column_encoders` and
 `preparation` turn raw columns into numbers from per-column aggregates alone; `plausibility` and `screening` look at agents
-beside each other; `generators` draw federations from known `distributions`. `catalogue` lists real federations to be had and
-fetches them from their `sources`.
+beside each other; `generators` draw federations from known `distributions`. `catalogue` lists real federations to be had
+and fetches them from their `sources`.
 """
 
 from kinfed.data.column_encoders import CategoryRule, NumericRule, TableSummary, summarise
