@@ -148,7 +148,7 @@ def test_an_agent_that_is_set_aside_learns_alone_and_nobody_listens():
     np.testing.assert_allclose(result.weights.matrix.sum(axis=1), 1)
     without = kinfed.personalize(train.without("site 0"), rule="grand-mean")
     np.testing.assert_allclose(result.models.coefficients[1:], without.models.coefficients, rtol=1e-6)
-    assert "it is set aside" in str(result)
+    assert "it is set aside, learns alone, and does not count in the means" in str(result)
     assert any("grams for kilograms" in one for one in result.choices)
     alone = kinfed.personalize(train, rule="local")
     np.testing.assert_allclose(result.models.coefficients[0], alone.models.coefficients[0])
@@ -245,3 +245,15 @@ def test_a_saved_result_knows_who_was_set_aside(tmp_path):
     result.model("site 1").save(tmp_path / "model")
     text = " ".join(path.read_text(errors="ignore") for path in (tmp_path / "model").iterdir())
     assert "grams" not in text  # one agent's model tells nothing of another
+
+
+def test_whoever_learns_alone_does_not_count_in_means():
+    def tested(change):
+        parts, test = slipped(draw(3), change), slipped(draw(3, rows=20), change)
+        return kinfed.personalize(federation(parts), test=federation(test), rule="entropic")
+
+    clean = kinfed.personalize(federation(draw(3)[1:]), test=federation(draw(3, rows=20)[1:]), rule="entropic")
+    for result in map(tested, (outcome_in_thousands, shifted_outcome)):
+        assert len(result.scores) == SITES
+        assert result.compare().first_mean == pytest.approx(clean.compare().first_mean, rel=0.02)
+        assert result.scores.loc["site 0"].notna().all()

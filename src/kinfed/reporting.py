@@ -42,7 +42,7 @@ def report_data(
         title=title or f"Who helps whom among {len(result.known.names)} agents",
         weights=weights,
         scored={} if trained is None else trained.scored,
-        comparisons={} if trained is None else comparisons(trained.scored, REFERENCES, result.seed),
+        comparisons={} if trained is None else comparisons(trained.counted, REFERENCES, result.seed),
         predicted=result.found.get("predicted"),
         diagnosis=result.found.get("diagnosis"),
         choices=tuple(result.choices),
@@ -60,7 +60,7 @@ def report_data(
         screening=result.known.screening,
         beside={}
         if trained is None or not trained.scored
-        else {one: comparisons(trained.scored, REFERENCES, result.seed, metric=one) for one in trained.metrics[1:]},
+        else {one: comparisons(trained.counted, REFERENCES, result.seed, metric=one) for one in trained.metrics[1:]},
     )
 
 

@@ -281,10 +281,16 @@ class Personalization(Weighting):
         self._need_test("metric")
         return self.scored["personalized"].headline
 
+    @cached_property
+    def counted(self) -> dict[str, Scores]:
+        """The scores that count in means over agents: those of agents that are set aside, or left to themselves, do not."""
+        told = self.known.screening
+        return {name: one.without([*told.aside, *told.faint]) for name, one in self.scored.items()}
+
     @property
     def warning(self) -> str:
         """What a reader must know first: that personal models are worse than what needs no model; empty if they are not."""
-        found = comparisons(self.scored, (FLOOR,), self.seed)
+        found = comparisons(self.counted, (FLOOR,), self.seed)
         return found[FLOOR].warning if FLOOR in found else ""
 
     def compare(self, baseline: str = "local", *, metric: str | None = None, level: float = 0.95) -> PairedComparison:
@@ -301,7 +307,7 @@ class Personalization(Weighting):
         self._need_test("compare")
         one_of(baseline, [name for name in REFERENCES if name in self.scored], "baseline")
         chosen = self.metric if metric is None else metric_named(metric).name
-        return compare_scores(self.scored, baseline, self.seed, level, metric=chosen)
+        return compare_scores(self.counted, baseline, self.seed, level, metric=chosen)
 
     @property
     def plot(self) -> PersonalizationPlots:
@@ -397,10 +403,11 @@ class Personalization(Weighting):
         lines = [self.warning] if self.warning else []
         lines += [] if self.weighed is None else [repr(self.weighed)]
         lines += [f"agent {name} has no model: it {what}" for name, what in self.withheld.items()]
-        lines += [f"{why}; it is set aside, and learns alone" for why in self.known.screening.aside.values()]
-        lines += [f"agent {name} learns alone: {why}" for name, why in self.known.screening.faint.items()]
+        told, apart = self.known.screening, "and does not count in the means"
+        lines += [f"{why}; it is set aside, learns alone, {apart}" for why in told.aside.values()]
+        lines += [f"agent {name} learns alone, {apart}: {why}" for name, why in told.faint.items()]
         if self.scored:
-            lines += [str(one) for one in comparisons(self.scored, REFERENCES, self.seed).values()]
+            lines += [str(one) for one in comparisons(self.counted, REFERENCES, self.seed).values()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,16 @@ class Scores:
     def metric(self) -> str:
         """The leading metric."""
         return self.headline[0]
+
+    def without(self, names: Collection[str]) -> Scores:
+        """The same without the scores of some agents, which do not count then."""
+        out = np.isin(self.names, list(names))
+
+        def left(of: Mapping[str, Array]) -> dict[str, Array]:
+            return {metric: np.where(out, np.nan, values) for metric, values in of.items()}
+
+        parts = left(self.values), left(self.errors), left(self.splits), left(self.versus_local)
+        return Scores(self.task, self.names, self.sizes, *parts, leading=self.leading) if out.any() else self
 
     def __getitem__(self, metric: str) -> Array:
         return self.values[one_of(metric, self.values, "metric")]

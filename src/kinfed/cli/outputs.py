@@ -141,7 +141,7 @@ class ResultFolder:
 
 def gained(result: Personalization, one: str, all_of_them: str) -> str:
     """What personal models gained over learning alone, one common model and the floor, in sentences on one line."""
-    found = comparisons(result.scored, REFERENCES, result.seed)
+    found = comparisons(result.counted, REFERENCES, result.seed)
     if not found:
         return f"The {result.metric} is {result.scored['personalized'].mean():.4g}."
     first, own = next(iter(found.values())), "class shares" if result.learner.task == "classification" else "mean"
@@ -155,7 +155,7 @@ def gained(result: Personalization, one: str, all_of_them: str) -> str:
     words = [f"The {first.metric} is {first.first_mean:.4g}, against {_listed(told)}."]
     words += [f"Over test rows it is {first.first_rows_mean:.4g}, against {_listed(rows)}."]
     for metric in result.metrics[1:]:
-        beside = comparisons(result.scored, REFERENCES, result.seed, metric=metric)
+        beside = comparisons(result.counted, REFERENCES, result.seed, metric=metric)
         means = _listed([f"{other.second_mean:.4g}" for other in beside.values()])
         ours = next(iter(beside.values())).first_mean
         words.append(f"The {metric} is {ours:.4g}, against {means}.")
@@ -167,7 +167,7 @@ def gained(result: Personalization, one: str, all_of_them: str) -> str:
 def personal_account(result: Personalization, files: Sequence[Path], report: Path) -> dict[str, Any]:
     """Everything ``kinfed personalize --json`` prints."""
     scores = result.scores if result.scored else pandas.DataFrame(index=pandas.Index(result.known.names, name="agent"))
-    compared = comparisons(result.scored, REFERENCES, result.seed)
+    compared = comparisons(result.counted, REFERENCES, result.seed)
     metrics = result.metrics if result.scored else ()
     return {
         **_run(result.settings.chosen(PERSONALIZE), files, report),
@@ -178,7 +178,7 @@ def personal_account(result: Personalization, files: Sequence[Path], report: Pat
         "scores over rows": {name: one.rows_mean(result.metric) for name, one in result.scored.items()},
         "comparisons": _compared(compared),
         "beside": {
-            metric: _compared(comparisons(result.scored, REFERENCES, result.seed, metric=metric)) for metric in metrics[1:]
+            metric: _compared(comparisons(result.counted, REFERENCES, result.seed, metric=metric)) for metric in metrics[1:]
         },
         "warning": result.warning,
         "weights": None if result.weighed is None else _weights(result.weighed),

@@ -39,7 +39,7 @@ def agents_apart(data: ReportData) -> Html:
 
 def _headline(number: int) -> str:
     told = "One agent is" if number == 1 else f"{number} agents are"
-    return f"{told} set aside: the data cannot be meant as they are. Ask there, or trust it with --trust."
+    return f"{told} set aside: the data cannot be meant as they are. Means leave it out. Ask there, or use --trust."
 
 
 def _cause(cause: str) -> str:
