@@ -239,7 +239,9 @@ def test_the_report_says_who_is_set_aside(tmp_path):
 
 
 def test_a_saved_result_knows_who_was_set_aside(tmp_path):
-    result = kinfed.personalize(federation(slipped(draw(3), grams)), rule="entropic")
+    parts = slipped(slipped(draw(3), grams), shifted_outcome, site=5)  # one that is explained, and one that is not
+    result = kinfed.personalize(federation(parts), rule="entropic")
+    assert len(result.known.screening.findings) == 2
     result.save(tmp_path / "result")
     assert kinfed.load(tmp_path / "result").known.screening == result.known.screening
     result.model("site 1").save(tmp_path / "model")

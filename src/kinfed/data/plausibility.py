@@ -46,7 +46,7 @@ TYPICAL = 3.0
 MOST_ASIDE = 0.25
 """Share of the agents that may be set aside for one column; if more differ, agents use two units, and nobody is wrong."""
 
-_FEWEST_CELLS = 5  # that are not zero, before anything is said of an agent's column
+_FEWEST_CELLS = 5  # that are not the base, before anything is said of an agent's column
 _LEAST_FACTOR = 1.5  # of deviations: what is smaller is nobody's mistake
 _LEAST_SHIFT, _LEAST_COARSE = 1.5, 20.0  # units from the centre likewise, and in a coarse column
 _MOSTLY, _SPIKY = 0.75, 4.0  # share of agents whose cores vary, and times a core's deviation, where a column is not coarse
@@ -107,8 +107,8 @@ class Finding:
         In words, without the agent: "weight is 1000 times that of the others".
     cause : str
         What may have happened; empty if nothing that is known explains it.
-    factor : float
-        How many times the usual values its cells are, where that explains it; else NaN.
+    factor : float, optional
+        How many times the usual values its cells are, where that explains it.
     aside : bool
         Whether nobody else learns from the agent for it.
     """
@@ -117,7 +117,7 @@ class Finding:
     column: str
     what: str
     cause: str = ""
-    factor: float = float("nan")
+    factor: float | None = None
     aside: bool = False
 
     def __str__(self) -> str:
@@ -324,17 +324,14 @@ class _Look:
 
 
 def _in_units(column: str, unit: Unit, back: bool) -> str:
-    told = f"1/{unit.factor:.4g} of that" if back else f"{unit.factor:.4g} times that"
+    """What the cells are beside those of the others; `back` where theirs are in the other unit."""
     if unit.factor == 1:
-        told = f"{unit.offset:g} {'below' if back else 'above'} that"
-    elif unit.offset:
-        told = f"{unit.factor:g} times that of the others plus {unit.offset:g}" if not back else "like"
-        return (
-            f"{column} is {told}"
-            if not back
-            else f"{column} plus {-unit.offset:g} and then divided by {unit.factor:g} is that of the others"
-        )
-    return f"{column} is {told} of the others"
+        return f"{column} is {unit.offset:g} {'below' if back else 'above'} that of the others"
+    if unit.offset and back:
+        return f"{column} is that of the others less {unit.offset:g}, divided by {unit.factor:g}"
+    more = f", plus {unit.offset:g}" if unit.offset else ""
+    times = f"1/{unit.factor:.4g} of" if back else f"{unit.factor:.4g} times"
+    return f"{column} is {times} that of the others{more}"
 
 
 def _cause(unit: Unit, back: bool) -> str:

@@ -257,7 +257,7 @@ def _votes(count: NDArray[Any]) -> Array:
 
 def _stacked(sums: Sequence[ColumnSums]) -> ColumnSums:
     """The sums of agents as one stack (B, d); of no cells where they are not finite."""
-    count, mean, squares = (np.array([getattr(one, what) for one in sums]) for what in ("count", "mean", "squares"))
+    count, mean, squares = (np.array([getattr(one, what) for one in sums]) for what in SUMS)
     finite = np.isfinite(mean) & np.isfinite(squares)
     return ColumnSums(np.where(finite, count, 0), np.where(finite, mean, 0.0), np.where(finite, squares, 0.0))
 

@@ -104,17 +104,14 @@ class Screening:
 
     def to_settings(self) -> dict[str, Any]:
         """As values that fit into JSON."""
-        findings = [{**asdict(one), "factor": None if np.isnan(one.factor) else one.factor} for one in self.findings]
+        findings = [asdict(one) for one in self.findings]
         held = {name: dict(cells) for name, cells in self.held.items()}
         return {"findings": findings, "voices": dict(self.voices), "held": held, "trusted": list(self.trusted)}
 
     @classmethod
     def from_settings(cls, told: Mapping[str, Any]) -> Screening:
         """What `to_settings` wrote."""
-        findings = tuple(
-            Finding(**{**one, "factor": float("nan") if one["factor"] is None else float(one["factor"])})
-            for one in told["findings"]
-        )
+        findings = tuple(Finding(**one) for one in told["findings"])
         held = {str(name): {str(column): int(n) for column, n in cells.items()} for name, cells in told["held"].items()}
         spoken = {str(name): float(voice) for name, voice in told["voices"].items()}
         return cls(findings, spoken, held, tuple(map(str, told["trusted"])))
