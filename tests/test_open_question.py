@@ -322,7 +322,7 @@ def test_a_name_that_nobody_brings_is_not_known() -> None:
     for wanted, words in [
         ({"rule": "farthest"}, "rule 'farthest' is not known; choose one of local, "),
         ({"learner": "peaks"}, "learner 'peaks' is not known; choose one of ridge, "),
-        ({"method": "ditto-2"}, "method 'ditto-2' is not known; choose one of weighted, "),
+        ({"method": "ditto-2"}, "method 'ditto-2' is not known; choose one of stacked, weighted, "),
     ]:
         with pytest.raises(kinfed.InputError, match=words):
             kinfed.personalize(train, **wanted)

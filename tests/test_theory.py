@@ -365,4 +365,9 @@ def test_the_command_prints_sentences_and_writes_every_term(tmp_path):
     assert len(frame) == 12
     assert np.isfinite(frame.to_numpy()).all()
     assert {"gain", "standard_error", "optimistic_gain", "bracket", "remainder", "delta"} <= set(frame.columns)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["settings.toml", "theory.csv"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "excess-risk.csv",
+        "known-excess-risk.csv",
+        "settings.toml",
+        "theory.csv",
+    ]

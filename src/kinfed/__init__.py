@@ -10,6 +10,8 @@ from typing import Any as _Any
 
 from kinfed.analysis import (
     Diagnosis,
+    ExcessRisk,
+    HeldOutRisk,
     PairedComparison,
     PredictedGain,
     Scores,
@@ -59,7 +61,7 @@ from kinfed.learners import LEARNERS, make_learner
 from kinfed.methods import METHODS
 from kinfed.model import PersonalModel, UnusualRowsWarning, load_model
 from kinfed.onboarding import Newcomer
-from kinfed.pretraining_analysis import collaboration_weights, diagnose, predict_gain, weighting
+from kinfed.pretraining_analysis import collaboration_weights, diagnose, known_excess_risk, predict_gain, weighting
 from kinfed.result import Personalization, Weighting
 from kinfed.result_files import load
 from kinfed.run import personalize
@@ -90,10 +92,12 @@ __all__ = [
     "Agent",
     "Diagnosis",
     "Embedding",
+    "ExcessRisk",
     "Federation",
     "FourierFeatures",
     "Gaussian",
     "Geometry",
+    "HeldOutRisk",
     "InputError",
     "Kernel",
     "KinfedError",
@@ -132,6 +136,7 @@ __all__ = [
     "feature_rotation",
     "features_from_recipe",
     "kernel_geometry",
+    "known_excess_risk",
     "label_shift",
     "load",
     "load_model",

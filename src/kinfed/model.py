@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,13 +84,38 @@ class PersonalModel:
     weights: Mapping[str, float] = field(default_factory=dict)
     stamp: RunStamp = NO_RUN
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike, interval: float | None = None) -> NDArray[Any] | pandas.DataFrame:
         """Predictions for raw rows: numbers, or labels.
 
         A table has its columns found by name; columns the model does not use may be there or not. An array must hold all
         columns of the training data, in their order there.
+
+        Parameters
+        ----------
+        X : table or array
+        interval : float, optional
+            A confidence, such as 0.9: the answer is a table of predictions with the ends ``low`` and ``high`` between which
+            an outcome lies with this probability. Of models of numbers that were found under a prior, as those of
+            method "stacked" are.
         """
-        return self.models.predict(self.row, self._rows(X))
+        rows = self._rows(X)
+        found = self.models.predict(self.row, rows)
+        return found if interval is None else self._with_interval(rows, found, interval)
+
+    def _with_interval(self, rows: Any, found: NDArray[Any], level: float) -> pandas.DataFrame:
+        models: Any = self.models
+        covariance, noise = getattr(models, "covariance", None), getattr(models, "noise", None)
+        if covariance is None or noise is None:
+            raise InputError(
+                f"the model of agent {self.agent} (method {self.method!r}, {self.learner!r}) knows no errors; a model of "
+                "numbers by method='stacked' does"
+            )
+        if not 0 < level < 1:
+            raise InputError(f"interval must be between 0 and 1, such as 0.9, got {level!r}")
+        points = np.column_stack([np.asarray(rows, dtype=np.float64), np.ones(len(found))])
+        deviation = np.sqrt(np.einsum("np,pq,nq->n", points, covariance[self.row], points) + noise[self.row])
+        half = NormalDist().inv_cdf((1 + level) / 2) * deviation
+        return pandas.DataFrame({"prediction": found, "low": found - half, "high": found + half})
 
     def predict_proba(self, X: ArrayLike) -> pandas.DataFrame:
         """Probabilities of the classes for raw rows, a column per class."""
@@ -104,7 +130,8 @@ class PersonalModel:
         """Slopes and intercept in the units of the raw columns: a row per column, and one for the intercept.
 
         There is one column, or one for each class (log odds of the second against the first where there are two). A
-        category stands as ``column=category``.
+        category stands as ``column=category``. Models that were found under a prior, as those of method "stacked" are, have
+        the standard errors of all in further columns.
         """
         models: Any = self.models
         linear = models.linear(self.row) if hasattr(models, "linear") else None
@@ -119,11 +146,25 @@ class PersonalModel:
             titles = ["coefficient"] if len(slopes) == 1 else [f"output {place}" for place in range(len(slopes))]
         else:
             titles = [str(one) for one in (classes if len(slopes) == len(classes) else classes[1:])]
-        return pandas.DataFrame(
+        found = pandas.DataFrame(
             np.column_stack([slopes, constant]).T,
             index=pandas.Index([*self.preparation.columns, "(intercept)"], name="column"),
             columns=titles,
         )
+        if getattr(models, "covariance", None) is None:
+            return found
+        errors = self._standard_errors(models.covariance[self.row], len(linear))
+        named = ["standard error"] if len(titles) == 1 else [f"standard error of {one}" for one in titles]
+        return pandas.concat([found, pandas.DataFrame(errors.T, index=found.index, columns=named)], axis=1)
+
+    def _standard_errors(self, covariance: NDArray[np.float64], outputs: int) -> NDArray[np.float64]:
+        """Of slopes and intercept in raw units, of shape (outputs, d + 1)."""
+        scale, mean = np.asarray(self.preparation.scale), np.asarray(self.preparation.mean)
+        width = len(scale) + 1
+        back = np.diag(np.append(1.0 / scale, 1.0))
+        back[-1, :-1] = -mean / scale
+        blocks = [covariance[k * width : (k + 1) * width, k * width : (k + 1) * width] for k in range(outputs)]
+        return np.array([np.sqrt(np.maximum(np.diagonal(back @ one @ back.T), 0.0)) for one in blocks])
 
     def save(self, folder: str | Path, *, allow_rows: bool = False, overwrite: bool = False) -> Path:
         """Write the model into a folder of its own; `kinfed.load_model` reads it.

@@ -33,7 +33,7 @@ class Newcomer:
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predictions for raw rows."""
-        return self.model.predict(X)
+        return np.asarray(self.model.predict(X))
 
     def _repr_html_(self) -> str:
         return card(f"Newcomer {self.name}", table(self.weights.why(self.name), "Whom it listens to, and why"))

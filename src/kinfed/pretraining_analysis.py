@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from kinfed.analysis import Diagnosis, PredictedGain, diagnosis_of, gain_of
-from kinfed.data import Preparation
+from kinfed.analysis import (
+    Diagnosis,
+    ExcessRisk,
+    PredictedGain,
+    augmented_moments,
+    compared_excess_risks,
+    diagnosis_of,
+    gain_of,
+)
+from kinfed.analysis.held_out_risk import ALONE, TOGETHER, ridge_rows
+from kinfed.data import Preparation, SyntheticFederation
 from kinfed.embedding import Kernel
 from kinfed.errors import InputError
 from kinfed.federation import Federation
@@ -19,7 +29,7 @@ from kinfed.methods import METHODS
 from kinfed.progress import Progress
 from kinfed.result import Weighting
 from kinfed.run_setup import chosen_settings, method_context, ordered_options, pooled_agents
-from kinfed.weights import RULES, Weights
+from kinfed.weights import RULES, Weights, explicit_geometry, weigh
 
 
 def collaboration_weights(
@@ -194,3 +204,58 @@ def predict_gain(
         raise InputError(f"rule {rule!r} is judged by models, not by embeddings; see the scores in weights.calibration")
     agents, told = pooled_agents(train, None, chosen, settings), ordered_options(settings, train.names)
     return gain_of(agents, rule, told, constant=constant, folds=folds, level=level, progress=progress)
+
+
+def known_excess_risk(
+    generated: SyntheticFederation,
+    rule: str = "q-aggregation",
+    kernel: Kernel | str = "auto",
+    seed: int = 0,
+    **choices: Any,
+) -> dict[str, ExcessRisk]:
+    """What ridge loses where the truth is known, and the paper's bound on it: alone, with the grand mean, and with a rule.
+
+    Parameters
+    ----------
+    generated : SyntheticFederation
+        With second moments in closed form, as `kinfed.concept_shift` has them.
+    rule, kernel, seed, **choices
+        As in `collaboration_weights`; a rule that trains models is refused.
+
+    Returns
+    -------
+    dict from "local", "grand-mean" and the rule to ExcessRisk
+        In units of the loss, as the outcome was generated. Distances and radius are those of standardised columns.
+
+    Examples
+    --------
+    >>> import kinfed
+    >>> found = kinfed.known_excess_risk(kinfed.concept_shift(n_agents=12, n=40, dim=3, spread=0.0, seed=0))
+    >>> all((one.excess <= one.corollary).all() for one in found.values())
+    True
+    """
+    chosen = {"rule": rule, "kernel": kernel, "seed": seed, **choices}
+    settings, learner, train = chosen_settings(generated.train, "ridge", None, chosen)
+    if RULES[rule].trains:
+        raise InputError(f"rule {rule!r} is judged by models, not by embeddings; take a rule such as 'q-aggregation'")
+    agents = pooled_agents(train, None, learner, settings)
+    rows, preparation = ridge_rows(agents), agents.preparation
+    if rows is None or preparation is None or preparation.outcome is None:
+        raise InputError("the second moments of so many agents and columns do not fit; generate fewer of them")
+    embedding, sizes = agents.embeddings[0], agents.rows.sizes
+    geometry = explicit_geometry(
+        dict(zip(agents.spec.names, agents.points(0), strict=True)), norm_bound=embedding.norm_bound
+    )
+    weights = {
+        ALONE: np.eye(len(sizes)),
+        TOGETHER: np.tile(sizes / sizes.sum(), (len(sizes), 1)),
+        rule: weigh(geometry, rule, **ordered_options(settings, train.names)).matrix,
+    }
+    # From (x, 1, y) as generated to the same of standardised columns and outcome.
+    centre = np.array([*preparation.mean, 0.0, preparation.outcome.mean])
+    scale = np.array([*preparation.scale, 1.0, np.sqrt(rows.unit)])
+    standardising = np.diag(1 / scale)
+    standardising[:, -2] -= centre / scale
+    truth = standardising @ generated.distribution.augmented_moments() @ standardising.T
+    samples = np.array([augmented_moments(X, y) for X, y in zip(rows.X, rows.y, strict=True)])
+    return compared_excess_risks(weights, samples, truth, rows.penalty, unit=rows.unit)

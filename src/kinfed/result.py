@@ -32,6 +32,7 @@ from kinfed.methods import METHODS, REFERENCES
 from kinfed.model import NO_RUN, PersonalModel, RunStamp, refuse_rows
 from kinfed.onboarding import Newcomer, onboard
 from kinfed.plotting.evaluation import PersonalizationPlots, WeightingPlots
+from kinfed.priors.result import Stacking
 from kinfed.progress import Progress
 from kinfed.settings import Settings
 from kinfed.splitting import LEAST_PART
@@ -97,6 +98,18 @@ class Weighting:
         if self.weighed is None:
             raise InputError(f"method {self.settings.method!r} has no weights; a rule has, as in method='weighted'")
         return self.weighed
+
+    @property
+    def stacking(self) -> Stacking | None:
+        """Which priors share in the models, and who speaks in whose; None for a method without priors."""
+        return self.found.get("stacking")
+
+    @property
+    def influence(self) -> pandas.DataFrame:
+        """Who speaks in whose model: a row per agent, whose outcomes its fitted values follow; rows sum to one."""
+        if self.stacking is None:
+            raise InputError(f"method {self.settings.method!r} reports weights or nothing; method='stacked' has influence")
+        return self.stacking.influence_table
 
     @cached_property
     def known(self) -> FederationSpec:
@@ -167,7 +180,8 @@ class Weighting:
             learner.insert(0, auto_sentence(target, self.known.classes))
         if self.weighed is None:
             done = (*self.notes, *self.preparation.describe(), *self.known.screening.describe())
-            return [*done, f"method {self.settings.method}{given}", *learner]
+            stacking = [] if self.stacking is None else [str(self.stacking)]
+            return [*done, f"method {self.settings.method}{given}", *stacking, *learner]
         rule, calibration = self.weighed.rule, self.weighed.calibration
         return [
             *self.notes,
@@ -335,9 +349,9 @@ class Personalization(Weighting):
             names[place], self.settings.method, self.learner, models, row, self.preparation, spec, weights, self.stamp
         )
 
-    def predict(self, agent: str | int, X: ArrayLike) -> NDArray[Any]:
-        """Predictions of an agent's personal model for raw rows; see `PersonalModel.predict`."""
-        return self.model(agent).predict(X)
+    def predict(self, agent: str | int, X: ArrayLike, interval: float | None = None) -> NDArray[Any] | pandas.DataFrame:
+        """Predictions of an agent's personal model for raw rows, with an interval if asked; see `PersonalModel.predict`."""
+        return self.model(agent).predict(X, interval)
 
     def predict_proba(self, agent: str | int, X: ArrayLike) -> pandas.DataFrame:
         """Probabilities of the classes by an agent's personal model for raw rows, a column per class."""

@@ -11,7 +11,7 @@ import numpy as np
 import pandas
 from numpy.typing import NDArray
 
-from kinfed.analysis import Diagnosis, PredictedGain, Scores, ShiftTest, TheoryTerms, long_table
+from kinfed.analysis import Diagnosis, HeldOutRisk, PredictedGain, Scores, ShiftTest, TheoryTerms, long_table
 from kinfed.backends.audit import Audit
 from kinfed.backends.spec import FederationSpec
 from kinfed.backends.wire import arrays_of
@@ -23,6 +23,7 @@ from kinfed.learners.delivered import DeliveredModels, withheld_of
 from kinfed.methods import METHODS
 from kinfed.model import PersonalModel, RunStamp, refuse_rows
 from kinfed.onboarding import Newcomer
+from kinfed.priors.result import Stacking
 from kinfed.records import Codec, read_record, write_record
 from kinfed.result import Personalization, Weighting
 from kinfed.settings import Settings
@@ -35,7 +36,8 @@ KIND = "result"
 
 RECORDS = Codec(
     *(Weights, Evidence, Calibration, Choice, Candidate, BaseRule, Plan),
-    *(Scores, Diagnosis, ShiftTest, PredictedGain, TheoryTerms),
+    Stacking,
+    *(Scores, Diagnosis, ShiftTest, PredictedGain, TheoryTerms, HeldOutRisk),
 )
 """What results and checkpoints are made of, as files."""
 
@@ -80,6 +82,8 @@ def write_tables(result: Weighting, folder: Path) -> None:
         tables |= {"weights": result.weighed.to_frame(), "explanation": result.weighed.explanation}
         if result.weighed.calibration is not None:
             tables["calibration"] = result.weighed.calibration.table
+    if result.stacking is not None:
+        tables |= {"influence": result.stacking.influence_table, "members": result.stacking.table}
     if isinstance(result, Personalization):
         if result.scored:
             tables["scores"] = long_table(result.scored).set_index("agent")

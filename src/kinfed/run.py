@@ -248,7 +248,7 @@ def run(
         exchange=agents.audit,
         stamp=stamp,
         asked=told.asked,
-        found={} if agents.rows is None else {"notes": agents.rows.notes},
+        found={**context.found, **({} if agents.rows is None else {"notes": agents.rows.notes})},
     )
     if on_result is not None:
         on_result(result)
@@ -316,7 +316,10 @@ def _train(
     def train(name: str) -> None:
         progress = None if context.progress is None else partial(_labelled, context.progress, name)
         agents, own = context.agents.in_training(), name not in BASELINES
-        how = replace(context, agents=agents, progress=progress, again=lambda: weights_without(agents.left_out))
+        found = context.found if own else {}
+        how = replace(
+            context, agents=agents, progress=progress, found=found, again=lambda: weights_without(agents.left_out)
+        )
         while name not in trained:
             place = replace(how, checkpoint=without_lost(store.below(name), agents))
             weights = weights_without(agents.left_out) if own else asked

@@ -20,16 +20,17 @@ and on the low side for weights that get better with more of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from kinfed.analysis.bootstrap import bootstrap_interval
 from kinfed.analysis.bounds import TheoryTerms, theory_terms
+from kinfed.analysis.held_out_risk import ALONE, TOGETHER, FoldRisk, HeldOutRisk, held_out_risk, ridge_rows
 from kinfed.backends.pooled import PooledAgents
 from kinfed.embedding import FourierFeatures
 from kinfed.errors import InputError
@@ -74,6 +75,8 @@ class PredictedGain:
         K.
     terms : TheoryTerms
         Terms of the paper's bound for the best sets of agents.
+    risk : HeldOutRisk, optional
+        The paper's bound on what models lose, beside what they lose; for ridge alone, and two agents or more.
 
     Notes
     -----
@@ -102,6 +105,7 @@ class PredictedGain:
     level: float
     folds: int
     terms: TheoryTerms
+    risk: HeldOutRisk | None = None
 
     def to_frame(self) -> pandas.DataFrame:
         """A row per agent: sizes, gains and the terms of the bound."""
@@ -158,6 +162,7 @@ def predict_gain_of_points(
     level: float = 0.95,
     seed: int = 0,
     progress: Progress | None = None,
+    each_fold: Callable[[list[NDArray[np.bool_]], Array], None] | None = None,
 ) -> PredictedGain:
     """Predict the gain of a rule over learning alone from points that are embedded already.
 
@@ -176,6 +181,8 @@ def predict_gain_of_points(
         Of the division into folds.
     progress : callable, optional
         Called as ``progress("predicted gain", folds done, folds)``.
+    each_fold : callable, optional
+        Called in every fold with the points that each agent sets aside, as a bool array, and the weights of the others.
     """
     names, arrays = agents_points(points)
     n_folds = positive_integer(folds, "folds")
@@ -199,6 +206,8 @@ def predict_gain_of_points(
         still_to_come = variances - matrix**2 @ variances
         for t, (array, own) in enumerate(zip(arrays, fold_of, strict=True)):
             changes[t][own == fold] = held_out_change(shifts[t], means[t], array[own == fold]) + still_to_come[t]
+        if each_fold is not None:
+            each_fold([own == fold for own in fold_of], matrix)
         if progress is not None:
             progress("predicted gain", fold + 1, n_folds)
 
@@ -248,7 +257,9 @@ def gain_of(agents: PooledAgents, rule: str, options: Mapping[str, Any], **how: 
     features = embedding.features
     # The bound is about the kernel behind the random features, not about the features themselves.
     kernel_bound = float(np.sqrt(features.kernel.diagonal_bound)) if isinstance(features, FourierFeatures) else None
-    return predict_gain_of_points(
+    rows = ridge_rows(agents) if len(agents.spec.names) > 1 else None
+    found: list[tuple[FoldRisk, ...]] = []
+    predicted = predict_gain_of_points(
         dict(zip(agents.spec.names, agents.points(0), strict=True)),
         rule,
         options=options,
@@ -256,5 +267,10 @@ def gain_of(agents: PooledAgents, rule: str, options: Mapping[str, Any], **how: 
         kernel_bound=kernel_bound,
         n_features=None if kernel_bound is None else features.n_features,
         seed=agents.seed,
+        each_fold=None if rows is None else lambda aside, weights: found.append(rows.fold(aside, weights)),
         **how,
     )
+    if rows is None:
+        return predicted
+    folds = list(zip(*found, strict=True))
+    return replace(predicted, risk=held_out_risk((ALONE, TOGETHER, rule), folds, rows))

@@ -435,6 +435,8 @@ QUESTIONS: Registry[type[Question[Any]] | str] = Registry(
         "losses": "kinfed.weights.calibration.scores:Losses",
         "recall": "kinfed.weights.calibration.scores:Recall",
         "tally": "kinfed.weights.calibration.scores:Tally",
+        "out-of-fold": "kinfed.priors.judging:OutOfFold",
+        "own-posterior": "kinfed.priors.posterior:OwnPosterior",
         "evaluation": "kinfed.methods:Evaluation",
     },
 )

@@ -12,6 +12,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from kinfed.analysis import ExcessRisk, excess_risk_table
 from kinfed.analysis.metrics import metric_named
 from kinfed.cli import options as opt
 from kinfed.cli.config import SETTINGS, settings_text
@@ -24,26 +25,30 @@ from kinfed.cli.outputs import (
     complete,
     files_in,
     gained,
+    known_risk_table,
     personal_account,
     refuse_results,
+    risk_table,
     theory_account,
     theory_table,
     weights_account,
 )
 from kinfed.cli.terminal import Json, Out, Seed, check_folder, made_folder, print_json, progress_bars, say
+from kinfed.data import concept_shift
 from kinfed.data.catalogue import fetch, find_entry
 from kinfed.data.tables import read_table
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.model import UnusualRowsWarning
 from kinfed.predictions import models_in, predict_table
-from kinfed.pretraining_analysis import predict_gain, weighting
+from kinfed.pretraining_analysis import known_excess_risk, predict_gain, weighting
 from kinfed.result_files import write_tables
 from kinfed.settings import PERSONALIZE, THEORY, WEIGHTS, Settings
-from kinfed.validation import check_options
+from kinfed.validation import Integers, check_options
 from kinfed.weights import RULES
 
 _DEMO_TEST_SIZE = 0.5
+_SIMULATED = 100  # agents at most
 
 
 def demo(out: Out = Path("demo"), seed: Seed = 0, force: opt.Force = False, json: Json = False) -> None:
@@ -81,11 +86,19 @@ def _theory(settings: Settings, json: bool, force: bool) -> None:
             federation = opt.read_data(settings)
         with bars.step("predicting gains"):
             predicted = predict_gain(federation, progress=bars, **opt.choices_of(settings))
+        known = None
+        if predicted.risk is not None:
+            with bars.step("simulating agents whose truth is known"):
+                known = _known_risk(predicted.sizes, predicted.risk.dim, settings)
     with complete(out, THEORY_FILES) as folder:
         predicted.to_frame().to_csv(folder / "theory.csv")
+        if predicted.risk is not None:
+            predicted.risk.to_frame().to_csv(folder / "excess-risk.csv")
+        if known is not None:
+            excess_risk_table(known).to_csv(folder / "known-excess-risk.csv")
         (folder / SETTINGS).write_text(settings_text(settings, THEORY), encoding="utf-8", errors="replace")
     if json:
-        print_json(theory_account(predicted, settings, files_in(out, THEORY_FILES)))
+        print_json(theory_account(predicted, known, settings, files_in(out, THEORY_FILES)))
         return
     say(
         str(predicted),
@@ -93,7 +106,26 @@ def _theory(settings: Settings, json: bool, force: bool) -> None:
         "them, such as a linear one, may gain where it says otherwise.",
     )
     theory_table(predicted)
+    if predicted.risk is not None:
+        say(str(predicted.risk))
+        risk_table(predicted.risk)
+    if known is not None:
+        simulated = len(next(iter(known.values())).excess)
+        say(
+            f"For {simulated} simulated agents with as many rows and columns (kinfed.concept_shift), whose truth is known, "
+            f"the bound is {known[rule].looseness:.3g} times the excess risk of {rule}:"
+        )
+        known_risk_table(known)
     say(f"Every agent and every term of the bound are in {out / 'theory.csv'}.")
+
+
+def _known_risk(sizes: Integers, dim: int, settings: Settings) -> dict[str, ExcessRisk]:
+    """The corollary on agents that are as many, up to a limit, and as large, and whose truth is known."""
+    generated = concept_shift(min(len(sizes), _SIMULATED), max(3, int(np.median(sizes))), dim, seed=settings.seed)
+    same = ("rule", "kernel", "bandwidth", "kernel_options", "shift", "n_features", "sampling", "seed")
+    # Groups are those of the simulated agents.
+    options = {name: value for name, value in settings.options.items() if name != "groups"}
+    return known_excess_risk(generated, options=options, **{name: getattr(settings, name) for name in same})
 
 
 def _weights(settings: Settings, json: bool, force: bool) -> None:

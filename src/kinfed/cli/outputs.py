@@ -18,7 +18,15 @@ from rich.markup import escape
 from rich.table import Table
 
 import kinfed
-from kinfed.analysis import FLOOR, PairedComparison, PredictedGain, comparisons
+from kinfed.analysis import (
+    FLOOR,
+    ExcessRisk,
+    HeldOutRisk,
+    PairedComparison,
+    PredictedGain,
+    comparisons,
+    excess_risk_table,
+)
 from kinfed.cli.config import SETTINGS, settings_text
 from kinfed.cli.options import choices_of
 from kinfed.cli.terminal import Bars, made_folder, resumable, typed_command
@@ -39,7 +47,7 @@ PERSONAL_FILES = (
     *("scores.csv", "traffic.csv", "attendance.csv", "audit.jsonl", "newcomers-*.csv"),
     *("result.json", "result-*.npz", MODELS),
 )
-THEORY_FILES = ("theory.csv", SETTINGS)
+THEORY_FILES = ("theory.csv", "excess-risk.csv", "known-excess-risk.csv", SETTINGS)
 _SHOWN_AGENTS = 10
 
 
@@ -200,8 +208,11 @@ def weights_account(found: Weighting, settings: Settings, files: Sequence[Path],
     }
 
 
-def theory_account(predicted: PredictedGain, settings: Settings, files: Sequence[Path]) -> dict[str, Any]:
+def theory_account(
+    predicted: PredictedGain, known: Mapping[str, ExcessRisk] | None, settings: Settings, files: Sequence[Path]
+) -> dict[str, Any]:
     """Everything ``kinfed theory --json`` prints."""
+    risk = predicted.risk
     return {
         **_run(settings.chosen(THEORY), files, None),
         "seed": settings.seed,
@@ -210,6 +221,8 @@ def theory_account(predicted: PredictedGain, settings: Settings, files: Sequence
         "interval": predicted.interval,
         "level": predicted.level,
         "folds": predicted.folds,
+        "excess risk": None if risk is None else risk.to_frame().to_dict("index"),
+        "known excess risk": None if known is None else excess_risk_table(known).to_dict("index"),
         "agents": _agents(predicted.to_frame()),
     }
 
@@ -230,6 +243,37 @@ def theory_table(predicted: PredictedGain) -> None:
             f"{row.bracket_gain:.0%} ({row.bracket_gain_low:.0%} to {row.bracket_gain_high:.0%})",
         )
     Console(soft_wrap=True).print(table)
+
+
+def risk_table(risk: HeldOutRisk) -> None:
+    """Print the corollary's bounds beside what was measured on rows set aside."""
+    table = Table("weights", "bound on the excess risk", "a ball for every model", "loss", "measured gain", "looser by")
+    for name, row in risk.to_frame().iterrows():
+        loose = f"{row.loose_at_least:.3g} or more" if np.isinf(row.loose_at_most) else _range(row)
+        table.add_row(
+            escape(str(name)),
+            *(_known(value) for value in (row.corollary, row.own_balls, row.loss)),
+            f"{row.gain:+.4g}",
+            "not known" if np.isnan(row.corollary) else loose,
+        )
+    Console(soft_wrap=True).print(table)
+
+
+def known_risk_table(known: Mapping[str, ExcessRisk]) -> None:
+    """Print the corollary's bounds, their sharper forms and the excess risk, where the truth is known."""
+    table = Table("weights", "bound", "by the norms", "by the difference", "excess risk", "gain", "looser by")
+    for name, row in excess_risk_table(known).iterrows():
+        bounds = (row.corollary, row.by_norms, row.by_difference, row.excess_risk)
+        table.add_row(escape(str(name)), *map(_known, bounds), f"{row.gain:+.4g}", f"{row.looseness:.3g}")
+    Console(soft_wrap=True).print(table)
+
+
+def _known(value: float) -> str:
+    return "not known" if np.isnan(value) else f"{value:.4g}"
+
+
+def _range(row: pandas.Series) -> str:
+    return f"{row.loose_at_least:.3g} to {row.loose_at_most:.3g}"
 
 
 def _compared(found: Mapping[str, PairedComparison]) -> dict[str, Any]:

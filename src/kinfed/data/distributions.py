@@ -31,6 +31,10 @@ class Distribution(ABC):
         """Exact mean squared error of linear models (B, d + 1), where it has a closed form."""
         raise InputError("the errors of linear models have no closed form here; use test(n_points) instead")
 
+    def augmented_moments(self) -> Array:
+        """Exact second moments (B, d + 2, d + 2) of (x, 1, y), where they have a closed form."""
+        raise InputError("the second moments have no closed form here; take those of many points, test(n_points)")
+
 
 @dataclass(frozen=True, eq=False)
 class GaussianLinear(Distribution):
@@ -61,6 +65,15 @@ class GaussianLinear(Distribution):
         delta = self.beta - coefficients[:, :-1]
         bias = np.sum(delta * self.mean, axis=1) - coefficients[:, -1]
         return bias**2 + np.sum(delta**2, axis=1) + self.noise_variance
+
+    def augmented_moments(self) -> Array:
+        r"""Those of :math:`(x, 1, \varepsilon)` between A and A', with :math:`(x, 1, y) = A (x, 1, \varepsilon)`."""
+        B, d = self.shape
+        mean = np.column_stack([self.mean, np.ones(B), np.zeros(B)])
+        independent = mean[:, :, None] * mean[:, None] + np.diag([*np.ones(d), 0.0, self.noise_variance])
+        A = np.tile(np.eye(d + 2), (B, 1, 1))
+        A[:, -1, :d] = self.beta
+        return np.asarray(A @ independent @ A.swapaxes(1, 2))
 
 
 @dataclass(frozen=True, eq=False)

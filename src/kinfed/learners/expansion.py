@@ -27,6 +27,8 @@ SLOPE_DEVIATION, INTERCEPT_DEVIATION = 1.0, 3.0
 """Standard deviations of the priors under which an agent finds where to expand; columns are standardised."""
 _TOLERANCE, _MOST_STEPS = 1e-6, 100
 _NO_INTERCEPT = 1e6
+_LEAST_SPREAD = 1e-8  # of the mean variance of a prior
+_MODE_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,12 @@ class Expansions(Question[Quadratics]):
         return found
 
 
-def expanded(agent: Agent, spec: TrainingSpec) -> tuple[Array, Array]:
+def expanded(agent: Agent, spec: TrainingSpec, intercept: bool = True) -> tuple[Array, Array]:
     """Curvature (p, p) and slope (p,) of an agent's mean log loss, about its own model."""
     penalties = np.full((1, spec.dim + 1), 0.5 / SLOPE_DEVIATION**2 / len(agent))
     penalties[:, -1] = 0.5 / INTERCEPT_DEVIATION**2 / len(agent)
-    risk = _own_risk(agent, spec, np.ones(1), penalties, np.ones((1, len(two_classes(spec))), dtype=bool))
+    present = np.ones((1, len(two_classes(spec))), dtype=bool)
+    risk = _own_risk(agent, spec, np.ones(1), penalties, present, intercept)
     found = newton(risk, np.zeros(risk.shape), _TOLERANCE, _MOST_STEPS).theta
     _, gradient = risk.value_and_gradient(found)
     gradient -= 2 * penalties[:, None, :] * found
@@ -125,12 +128,62 @@ class HomeRisk:
         return definite_hessian(self.own.curvature(theta, rows) + others, self.own.penalties[rows], self.own.present[rows])
 
 
+@dataclass(frozen=True, eq=False)
+class PriorRisk(HomeRisk):
+    """Mean log losses of the own rows, and minus the logarithms of normal priors of the coefficients.
+
+    `curvature` is the precision of each prior over the number of rows, and `slope` that times its centre.
+    """
+
+    def hessian(self, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """The priors make them definite."""
+        own = self.own.curvature(theta, rows).swapaxes(2, 3)
+        return np.asarray(own.reshape(len(rows), *self.curvature.shape[1:]) + self.curvature[rows])
+
+
+def prior_modes(
+    part: Agent, centres: Array, start: Array, spread: Array, spec: TrainingSpec, intercept: bool = True
+) -> Array:
+    """Most probable coefficients (M, p) of an agent under normal priors about `centres` (M, p).
+
+    Parameters
+    ----------
+    part : Agent
+        Its rows.
+    centres, start : arrays of shape (M, p)
+    spread : array of shape (M, p, p)
+        Covariances of the priors.
+    """
+    found, loose = centres.copy(), np.trace(spread, axis1=1, axis2=2) > 0
+    if not loose.any() or not len(part):
+        return found
+    count, size = int(loose.sum()), spread.shape[1]
+    least = _LEAST_SPREAD * np.trace(spread[loose], axis1=1, axis2=2) / size
+    precision = np.linalg.inv(spread[loose] + least[:, None, None] * np.eye(size)) / len(part)
+    own = _own_risk(
+        part,
+        spec,
+        np.ones(count),
+        np.zeros((count, spec.dim + 1)),
+        np.ones((count, len(two_classes(spec))), dtype=bool),
+        intercept,
+    )
+    risk = PriorRisk(own, precision, (precision @ centres[loose][..., None])[..., 0])
+    found[loose] = newton(risk, start[loose].reshape(risk.shape), _MODE_TOLERANCE, _MOST_STEPS).theta.reshape(count, size)
+    return found
+
+
 def _own_risk(
-    agent: Agent, spec: TrainingSpec, weights: Array, penalties: Array, present: NDArray[np.bool_]
+    agent: Agent,
+    spec: TrainingSpec,
+    weights: Array,
+    penalties: Array,
+    present: NDArray[np.bool_],
+    intercept: bool = True,
 ) -> SoftmaxRisk:
     """The log loss of one agent's rows, for models that give it these weights."""
     n_classes, codes = len(two_classes(spec)), own_codes(agent, spec)
-    points = np.column_stack([own_columns(agent, spec.dim), np.ones(len(agent))])
+    points = np.column_stack([own_columns(agent, spec.dim), np.full(len(agent), float(intercept))])
     labels = np.array([1]) if n_classes == 2 else np.arange(n_classes)
     own = relative_weights(agent, spec)
     counted = np.ones(len(agent)) if own is None else own

@@ -1,164 +1,22 @@
-"""Methods: whole ways to personal models, written once against `Agents`; and how their models are tested."""
+"""How models are tested: by every agent, at home, on its own test rows."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.analysis import FLOOR, OwnScores, Scores, federation_scores, own_scores
-from kinfed.backends.agents import Agents, Delivery, Places, Question, SiteView, TrainingSpec
+from kinfed.backends.agents import Delivery, Places, Question, SiteView, TrainingSpec
 from kinfed.backends.pooled import PooledAgents
-from kinfed.backends.wire import Arrays, ArraySpec, Message, arrays_of
-from kinfed.checkpoint import Store
-from kinfed.learners.base import USUAL_PLAN, Learner, Models, fit_planned, packed
+from kinfed.backends.wire import ArraySpec, Message, arrays_of
+from kinfed.learners.base import Learner, Models
 from kinfed.learners.delivered import DeliveredModels, model_and_row, withheld_of
-from kinfed.progress import Progress
-from kinfed.registry import Registry
+from kinfed.methods.registry import METHODS
 from kinfed.validation import Array, whole_number
-from kinfed.weights import Weights
-from kinfed.weights.weighing import weigh_agents
-
-
-@dataclass(frozen=True, eq=False)
-class MethodContext:
-    """What a method is given.
-
-    Attributes
-    ----------
-    agents : Agents
-        Whom it asks; the seed is theirs.
-    learner : Learner
-    rule : str
-        How agents are weighed, for methods that weigh.
-    options : mapping
-        Of the rule, with group labels in the agents' order; or of a method with options of its own, which checks them.
-    progress : callable, optional
-    checkpoint : path, optional
-        A folder of its own: what takes long is kept there.
-    before : Weights, optional
-        Weights that were found when more agents were there: what was chosen then stays.
-    again : callable, optional
-        The weights of those who are still there, for a training that loses agents.
-    """
-
-    agents: Agents
-    learner: Learner
-    rule: str = "calibrated"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    progress: Progress | None = None
-    checkpoint: Path | None = None
-    before: Weights | None = None
-    again: Callable[[], Weights | None] | None = None
-
-
-class Method(ABC):
-    """A whole way to personal models: one model per agent, in their order.
-
-    Attributes
-    ----------
-    onboards : bool
-        Whether an agent that comes later can be given weights by the rule and a model on the weighted risk.
-    """
-
-    onboards: ClassVar[bool] = False
-
-    def weigh(self, context: MethodContext) -> Weights | None:
-        """Who listens to whom; None for a method without weights."""
-        return None
-
-    @abstractmethod
-    def train(self, context: MethodContext, weights: Weights | None) -> Models:
-        """Train one model per agent, in the order of the agents."""
-
-    def pack(self, learner: Learner, models: Models, rows: Places) -> dict[str, NDArray[Any]]:
-        """Models of some agents as arrays, to be sent home or saved."""
-        return packed(learner, models, rows)
-
-    def unpack(self, arrays: Arrays, site: SiteView) -> Models:
-        """Models at their agent, which may have to look at its own rows, or at what it kept, to predict."""
-        found: Models = site.learner.unpack(arrays, site.spec)
-        return found
-
-    def keep(self, learner: Learner, models: Models, row: int = 0) -> dict[str, NDArray[Any]]:
-        """One agent's own model, as it is written into a file; what it needs of the agent's site is in it."""
-        return packed(learner, models, np.array([row]))
-
-    def restore(self, arrays: Arrays, learner: Learner, spec: TrainingSpec) -> Models:
-        """The model that `keep` wrote, as the only row."""
-        reader: Any = learner
-        found: Models = reader.unpack(arrays, spec)
-        return found
-
-    @property
-    def needs_site(self) -> bool:
-        """Whether models predict at their agent only, who has a part of them."""
-        return type(self).unpack is not Method.unpack
-
-
-class Weighted(Method):
-    """The paper's way: a rule's weights, then the weighted risk."""
-
-    onboards = True
-
-    def weigh(self, context: MethodContext) -> Weights:
-        """By the rule that was asked for; what calibration chose before stays."""
-        known = None if context.before is None else context.before.calibration
-        how = {"progress": context.progress, "known": known, "store": Store(context.checkpoint)}
-        found = weigh_agents(context.agents, context.rule, context.learner, context.options, **how)  # type: ignore[arg-type]
-        return found if known is None else replace(found, calibration=known)
-
-    def train(self, context: MethodContext, weights: Weights | None) -> Models:
-        """On these weights, as calibration planned where it did."""
-        if weights is None:
-            raise AssertionError("the weighted method trains on weights")
-        return _fit(context, weights.matrix, weights)
-
-
-class Local(Method):
-    """Learning alone: every agent has a model of its own rows."""
-
-    def train(self, context: MethodContext, weights: Weights | None) -> Models:
-        """Train every model on the rows of its agent."""
-        return _fit(context, np.eye(len(context.agents.spec.names)))
-
-
-class GrandMean(Method):
-    """One common model, agents weighted by their size."""
-
-    def train(self, context: MethodContext, weights: Weights | None) -> Models:
-        """Train one model on everybody's rows, and give it to every agent."""
-        spec = context.agents.spec
-        shares = spec.heard(spec.sizes[None] / spec.sizes.sum())
-        return _fit(context, np.tile(shares, (len(spec.names), 1)), common=True)
-
-
-def _fit(context: MethodContext, matrix: Array, weights: Weights | None = None, common: bool = False) -> Models:
-    def again() -> Array:
-        found = weights if context.again is None else context.again()
-        return matrix if found is None else found.matrix
-
-    agents = context.agents.labelled("training", None if weights is None else again)
-    how: dict[str, Any] = {"progress": context.progress, "checkpoint": context.checkpoint}
-    if common:  # nobody's own: all rows as others learn from them
-        return context.learner.fit(agents, matrix, targets=np.arange(len(matrix)), **how)
-    plan = USUAL_PLAN if weights is None else weights.plan
-    return fit_planned(context.learner, agents, matrix, plan, targets=np.arange(len(matrix)), **how)
-
-
-METHODS: Registry[Method] = Registry("method", {"weighted": Weighted(), "local": Local(), "grand-mean": GrandMean()})
-"""Methods by name, read whenever one is asked for."""
-
-BASELINES = ("local", "grand-mean")
-"""The methods every result is compared with."""
-
-REFERENCES = (*BASELINES, FLOOR)
-"""What personal models are compared with: the baselines, and what needs no model."""
 
 
 def delivered(

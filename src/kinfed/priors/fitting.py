@@ -1,0 +1,289 @@
+r"""Random coefficients by maximum likelihood: centres, spread and noise from everybody's second moments.
+
+Agent k's coefficients are :math:`\theta_k \sim \sum_c \pi_c N(\mu_c, \sigma^2 S)`, and its outcomes
+:math:`y = X\theta_k + \sigma\epsilon`. EM goes back and forth between the posterior of the :math:`\theta_k` and
+
+.. math::
+
+    \mu_c &= \Bigl(\sum_k q_{kc} F_k' K_k^{-1} F_k\Bigr)^{-1} \sum_k q_{kc} F_k' K_k^{-1} z_k , \\
+    \sigma^2 S &= \tfrac1B \sum_k E[(\theta_k - \mu_c)(\theta_k - \mu_c)' | y_k] , \\
+    \sigma^2 &= \tfrac1N \sum_k E[|y_k - X_k \theta_k|^2 | y_k] ,
+
+with responsibilities :math:`q_{kc}` of the components, which share S, so that one factor :math:`K_k^{1/2}` for each agent
+serves all. :math:`\mu_c` is the exact maximiser for given S and :math:`\sigma^2` (generalised least squares). It stops
+once the likelihood stands still. A sum over few agents cannot tell p variances: a diagonal S is drawn towards the
+isotropic one as if by `DIAGONAL_PRIOR` further agents, a full one towards half its diagonal and half the isotropic one as
+if by p (the mode under an inverse Wishart prior); intercepts have a variance of their own in all of them. And where
+columns are many, not even the centres are known well: their slopes have a prior :math:`N(0, \sigma^2 \omega^2 I)` in
+turn, and :math:`\omega^2` is that of largest likelihood.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfed.priors.normal import Evidence, probabilities
+from kinfed.validation import Array
+
+DIAGONAL_PRIOR = 2.0
+"""How many agents the isotropic spread counts in a diagonal one."""
+RANK = 3
+"""Of the part of a low-rank spread that is not diagonal."""
+MOST_ITERATIONS = 40
+TOLERANCE = 1e-3
+"""EM stops once an iteration gains less log likelihood than this for each agent."""
+STARTS = 8
+"""Of k-means, which begins the search for clusters."""
+_ROUNDS = 20
+_LEAST = 1e-8  # of the rows of everybody: what is added to the precision of a centre
+
+
+@dataclass(frozen=True, eq=False)
+class RandomCoefficients:
+    """A fitted prior.
+
+    Attributes
+    ----------
+    shares : array of shape (C,)
+    centres : array of shape (C, p)
+    spread : array of shape (p, p)
+        S, relative to the noise.
+    noise : float
+    uncertainty : array of shape (C, p, p)
+        Covariance of every centre, relative to the noise.
+    log_likelihood : float
+        Up to a constant for log losses.
+    memberships : array of shape (B, C)
+    means : array of shape (B, p)
+        Posterior means of the agents it was fitted on.
+    iterations : int
+    """
+
+    shares: Array
+    centres: Array
+    spread: Array
+    noise: float
+    uncertainty: Array
+    log_likelihood: float
+    memberships: Array
+    means: Array
+    iterations: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Whitened:
+    """Everybody's rows in units in which outcomes are independent, given the spread: :math:`K^{-1/2}` times all."""
+
+    root: Array
+    seen: Array
+    inverse: Array
+    log_determinant: Array
+
+    @classmethod
+    def of(cls, evidence: Evidence, spread: Array) -> _Whitened:
+        columns = evidence.root * spread if spread.ndim == 1 else evidence.root @ spread
+        matrix = columns @ evidence.root.swapaxes(1, 2)
+        each = np.arange(matrix.shape[1])
+        matrix[:, each, each] += 1.0
+        factor = np.linalg.cholesky(matrix)
+        inverse = np.linalg.inv(factor)
+        determinant = 2 * np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+        return cls(inverse @ evidence.root, (inverse @ evidence.seen[..., None])[..., 0], inverse, determinant)
+
+    def residuals(self, centres: Array) -> Array:
+        """Of shape (B, C, r)."""
+        return np.asarray(self.seen[:, None] - centres @ self.root.swapaxes(1, 2))
+
+
+def fit_random_coefficients(
+    evidence: Evidence,
+    kind: str,
+    clusters: int = 1,
+    *,
+    intercepts: NDArray[np.bool_],
+    voices: Array | None = None,
+    noise: float | None = None,
+    start: RandomCoefficients | None = None,
+    seed: int = 0,
+    shrink: bool = True,
+    tolerance: float = TOLERANCE,
+    most: int = MOST_ITERATIONS,
+) -> RandomCoefficients:
+    """The prior of largest likelihood.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Of all agents, a piece each.
+    kind : {"isotropic", "diagonal", "low-rank", "full"}
+        Of the spread; "low-rank" is diagonal plus a part of rank `RANK`.
+    clusters : int
+        C.
+    intercepts : array of bool of shape (p,)
+    voices : array of shape (B,), optional
+        What each agent counts, at most one.
+    noise : float, optional
+        The variance of the noise where it is known: 1 for log losses.
+    start : RandomCoefficients, optional
+        Where to begin, with one cluster; more are sought among the agents' posterior means under it.
+    seed : int
+    shrink : bool
+        Whether the spread is drawn towards simpler ones; without, it is that of largest likelihood.
+    tolerance, most
+        When to stop.
+    """
+    counts = np.ones(len(evidence)) if voices is None else voices
+    rows = float((counts * evidence.n).sum())
+    found = _common(evidence, intercepts, counts, noise) if start is None else start
+    if clusters > 1:
+        found = _split(evidence, found, clusters, counts, np.random.default_rng(seed))
+    diagonal = kind in ("isotropic", "diagonal")
+    shares, centres, variance = found.shares, found.centres, found.noise
+    spread = np.diagonal(found.spread).copy() if diagonal else found.spread
+    least = np.full(len(intercepts), _LEAST * rows)  # precision of the prior of the centres
+    last, log_likelihood, iteration = -np.inf, -np.inf, 0
+    for iteration in range(1, most + 1):  # noqa: B007  the number of iterations is told
+        white = _Whitened.of(evidence, spread)
+        logarithms = _log_density(white, evidence, centres, variance, known=noise is not None) + np.log(shares)
+        top = logarithms.max(axis=1)
+        log_likelihood = float(counts @ (top + np.log(np.exp(logarithms - top[:, None]).sum(axis=1))))
+        if log_likelihood - last < tolerance * counts.sum():
+            break
+        last = log_likelihood
+        belongs = counts[:, None] * probabilities(logarithms)
+        shares = (belongs.sum(axis=0) + (clusters > 1)) / (counts.sum() + clusters * (clusters > 1))
+        centres, uncertainty = _centres(white, belongs, least)
+        if shrink and not intercepts.all():
+            size = np.square(centres) / variance + np.diagonal(uncertainty, axis1=1, axis2=2)
+            least = np.where(intercepts, least, np.clip(1.0 / size[:, ~intercepts].mean(), _LEAST * rows, rows))
+        residuals = white.residuals(centres)
+        moved = (residuals @ white.root) * spread if diagonal else residuals @ white.root @ spread  # E[theta] - mu
+        weighted = belongs[..., None] * moved
+        if diagonal:
+            precision = np.einsum("b,brp,brp->p", counts, white.root, white.root)
+            total = counts.sum() * spread - spread**2 * precision + (weighted * moved).sum(axis=(0, 1)) / variance
+        else:
+            flat = (np.sqrt(counts)[:, None, None] * white.root).reshape(-1, spread.shape[0])
+            width = spread.shape[0]
+            total = counts.sum() * spread - spread @ (flat.T @ flat) @ spread
+            total += weighted.reshape(-1, width).T @ moved.reshape(-1, width) / variance
+        # Residuals of rows: F (theta - E theta) adds I - K^{-1}.
+        left = np.square(residuals @ white.inverse).sum(axis=2)
+        free = evidence.root.shape[1] - np.square(white.inverse).sum(axis=(1, 2))
+        total_error = (belongs * (left + evidence.unseen[:, None])).sum() + variance * (counts @ free)
+        new = noise if noise is not None else max(float(total_error) / rows, 1e-300)
+        spread = _shaped(total * (variance / new), kind, counts.sum(), intercepts, shrink)
+        variance = float(new)
+    white = _Whitened.of(evidence, spread)
+    logarithms = _log_density(white, evidence, centres, variance, known=noise is not None) + np.log(shares)
+    belongs = probabilities(logarithms)
+    centres, uncertainty = _centres(white, counts[:, None] * belongs, least)
+    residuals = white.residuals(centres) @ white.root
+    moved = residuals * spread if diagonal else residuals @ spread
+    means = np.einsum("bc,bcp->bp", belongs, centres + moved)
+    whole = np.diag(spread) if diagonal else spread
+    return RandomCoefficients(shares, centres, whole, variance, uncertainty, log_likelihood, belongs, means, iteration)
+
+
+def _common(evidence: Evidence, intercepts: NDArray[np.bool_], counts: Array, noise: float | None) -> RandomCoefficients:
+    """Where EM begins: the common model, half of its residuals being noise and half the agents' own coefficients."""
+    rows, width = float((counts * evidence.n).sum()), evidence.root.shape[2]
+    root = np.sqrt(counts)[:, None, None] * evidence.root
+    flat, seen = root.reshape(-1, width), (np.sqrt(counts)[:, None] * evidence.seen).ravel()
+    matrix = flat.T @ flat + 1e-6 * rows * np.eye(width)
+    centre: Array = np.asarray(np.linalg.solve(matrix, flat.T @ seen), dtype=np.float64)
+    residual = (float(np.square(seen - flat @ centre).sum()) + float(counts @ evidence.unseen)) / max(rows, 1.0)
+    variance = noise if noise is not None else max(residual / 2, 1e-300)
+    slopes = max(int((~intercepts).sum()), 1)
+    shared = np.where(intercepts, 0.25, 0.5 / slopes) * (1.0 if noise is not None else residual / variance)
+    nothing = np.zeros((len(evidence), 1))
+    return RandomCoefficients(
+        np.ones(1),
+        centre[None],
+        np.diag(shared),
+        variance,
+        np.asarray(np.linalg.inv(matrix)[None], dtype=np.float64),
+        -np.inf,
+        nothing + 1.0,
+        nothing + centre,
+        0,
+    )
+
+
+def _split(
+    evidence: Evidence, start: RandomCoefficients, clusters: int, counts: Array, rng: np.random.Generator
+) -> RandomCoefficients:
+    """Where a search for clusters begins: k-means of the posterior means under one cluster."""
+    white = _Whitened.of(evidence, start.spread)
+    means = start.centres[0] + white.residuals(start.centres)[:, 0, None, :] @ white.root @ start.spread
+    means = means[:, 0]
+    heard = np.flatnonzero(counts > 0)
+    best, labels = np.inf, np.zeros(len(means), dtype=np.int64)
+    for _ in range(STARTS):
+        centres = means[rng.choice(heard, clusters, replace=len(heard) < clusters)]
+        for _ in range(_ROUNDS):
+            distances = np.square(means).sum(axis=1)[:, None] - 2 * means @ centres.T + np.square(centres).sum(axis=1)
+            nearest = distances.argmin(axis=1)
+            member = (nearest == np.arange(clusters)[:, None]) * counts
+            full = member.sum(axis=1) > 0
+            centres[full] = member[full] @ means / member[full].sum(axis=1, keepdims=True)
+        value = float(counts @ distances[np.arange(len(means)), nearest])
+        if value < best:
+            best, labels = value, nearest
+    belongs = 0.98 * (labels[:, None] == np.arange(clusters)) + 0.02 / clusters
+    least = np.full(means.shape[1], _LEAST * float((counts * evidence.n).sum()))
+    centres, uncertainty = _centres(white, counts[:, None] * belongs, least)
+    shares = (counts @ belongs) / counts.sum()
+    # Part of what was spread is now between clusters.
+    return replace(start, shares=shares, centres=centres, spread=0.3 * start.spread, uncertainty=uncertainty)
+
+
+def _centres(white: _Whitened, belongs: Array, least: Array) -> tuple[Array, Array]:
+    """Generalised least squares of every component, and the covariances relative to the noise.
+
+    `least` (p,) is the precision of their prior.
+    """
+    precision = white.root.swapaxes(1, 2) @ white.root
+    width = precision.shape[1]
+    cross = (white.root.swapaxes(1, 2) @ white.seen[..., None])[..., 0]
+    matrix = (belongs.T @ precision.reshape(len(precision), -1)).reshape(-1, width, width)
+    inverse: Array = np.asarray(np.linalg.inv(matrix + np.diag(least)), dtype=np.float64)
+    return (inverse @ (belongs.T @ cross)[..., None])[..., 0], inverse
+
+
+def _log_density(white: _Whitened, evidence: Evidence, centres: Array, variance: float, known: bool) -> Array:
+    """Log p(y_k | c), of shape (B, C)."""
+    quadratic = np.square(white.residuals(centres)).sum(axis=2) + evidence.unseen[:, None]
+    constant = 0.0 if known else evidence.n * np.log(2 * np.pi * variance)
+    return -((constant + white.log_determinant)[:, None] + quadratic / variance) / 2
+
+
+def _shaped(total: Array, kind: str, agents: float, intercepts: NDArray[np.bool_], shrink: bool) -> Array:
+    """The spread of a kind, from the sum over agents of their squared deviations."""
+    variances = (total if total.ndim == 1 else np.diagonal(total)) / agents
+    isotropic = np.empty_like(variances)
+    for some in (intercepts, ~intercepts):
+        if some.any():
+            isotropic[some] = variances[some].mean()
+    if kind == "isotropic":
+        return isotropic
+    if kind == "diagonal":
+        prior = DIAGONAL_PRIOR * shrink
+        return np.asarray((agents * variances + prior * isotropic) / (agents + prior))
+    prior = len(variances) * shrink
+    found = (total + prior * np.diag((variances + isotropic) / 2)) / (agents + prior)
+    return found if kind == "full" else _low_rank(found)
+
+
+def _low_rank(spread: Array) -> Array:
+    """A spread of which correlations have rank `RANK`, with the variances it had."""
+    deviations = np.sqrt(np.maximum(np.diagonal(spread), 1e-300))
+    values, vectors = np.linalg.eigh(spread / np.outer(deviations, deviations))
+    factor = vectors[:, -RANK:] * np.sqrt(np.maximum(values[-RANK:] - 1.0, 0.0))
+    own = np.maximum(1.0 - np.square(factor).sum(axis=1), 1e-3)
+    total = own + np.square(factor).sum(axis=1)
+    found = (factor @ factor.T + np.diag(own)) / np.sqrt(np.outer(total, total))
+    return np.asarray(found * np.outer(deviations, deviations))
