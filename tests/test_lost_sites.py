@@ -87,9 +87,9 @@ class Leaving(Unruly):
 def prepared(kind: str, n_agents: int = 4) -> tuple[Federation, Federation, Any]:
     train, test = generated(n_agents=n_agents, n=20)
     if kind == "ridge":
-        return train, test, kinfed.make_learner("ridge")
+        return train, test, kinfed.make_learner("ridge", penalty=0.01)
     if kind == "logistic":
-        return labelled(train), labelled(test), kinfed.make_learner("logistic")
+        return labelled(train), labelled(test), kinfed.make_learner("logistic", penalty=0.01)
     pytest.importorskip("torch")
     from kinfed.learners.neural import TorchLearner
 
@@ -323,7 +323,7 @@ def test_a_killed_server_goes_on_without_those_that_were_lost(kind: str, tmp_pat
 @pytest.mark.slow
 def test_a_calibration_keeps_its_choice_when_an_agent_is_lost() -> None:
     train, test = generated(n_agents=5, n=130)
-    sites = sites_of(train, test, kinfed.make_learner("ridge"))
+    sites = sites_of(train, test, kinfed.make_learner("ridge", penalty=0.01))
 
     class AtTheEnd(Unruly):
         """It dies when the models are trained, after calibration."""

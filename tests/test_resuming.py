@@ -98,7 +98,7 @@ SCRIPT = """
     gradient.gradient_rows = telling(gradient.gradient_rows, "round")
     print("ready", flush=True)
     test = generated.test(20, seed=2)
-    found = kinfed.personalize(generated.train, test=test, backend=backend, checkpoint=folder)
+    found = kinfed.personalize(generated.train, rule="calibrated", test=test, backend=backend, checkpoint=folder)
     arrays = {name: models.coefficients for name, models in found.baselines.items()}
     np.savez(out, weights=found.weights.matrix, personal=found.models.coefficients, scores=found.scores, **arrays)
     print("done", flush=True)
@@ -339,6 +339,6 @@ def test_the_calibration_of_another_run_is_refused(tmp_path: Path, counted: Any)
     with pytest.raises(KilledError):
         personal(tmp_path)
     with pytest.raises(kinfed.InputError, match=r"of another run \(different: seed\)"):
-        kinfed.personalize(GENERATED.train, test=TEST, seed=1, checkpoint=tmp_path)
+        kinfed.personalize(GENERATED.train, "ridge", "calibrated", TEST, seed=1, checkpoint=tmp_path)
     with pytest.raises(kinfed.InputError, match=r"of another run \(different: data\)"):
-        kinfed.personalize(GENERATED.train, checkpoint=tmp_path)
+        kinfed.personalize(GENERATED.train, "ridge", "calibrated", checkpoint=tmp_path)

@@ -24,7 +24,8 @@ def concept_shift_of_two_groups():
 
 @pytest.fixture(name="result", scope="module")
 def personal_models(generated):
-    return kinfed.personalize(generated.train, test=generated.test(300, seed=2))
+    learner = kinfed.make_learner("ridge", penalty=0.01)
+    return kinfed.personalize(generated.train, learner, "calibrated", generated.test(300, seed=2))
 
 
 def test_scores_stand_beside_both_baselines(result, generated):
@@ -75,12 +76,15 @@ def test_weights_come_before_any_training(result, generated):
     np.testing.assert_array_equal(weights.matrix, result.weights.matrix)
 
 
-@pytest.mark.parametrize("rule", sorted(kinfed.RULES.keys() - {"calibrated"}))  # that one is the default: see `result`
+@pytest.mark.parametrize("rule", sorted(kinfed.RULES.keys() - {"calibrated"}))  # see `result`
 def test_every_rule_goes_all_the_way(generated, rule):
     result = kinfed.personalize(generated.train, rule=rule, test=generated.test(50, seed=3))
+    assert result.settings.method == "weighted"
     assert np.isfinite(result.scores.to_numpy()).all()
     if rule in ("local", "grand-mean"):
-        np.testing.assert_allclose(result.scores["personalized"], result.scores[rule], rtol=1e-9)
+        given = kinfed.make_learner("ridge", penalty=0.01)
+        scores = kinfed.personalize(generated.train, given, rule, generated.test(50, seed=3)).scores
+        np.testing.assert_allclose(scores["personalized"], scores[rule], rtol=1e-9)
 
 
 def test_covariate_shift_looks_at_x_alone(generated):

@@ -16,6 +16,7 @@ from kinfed.checkpoint import Store
 from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.learners import make_learner
+from kinfed.learners.base import AUTO
 from kinfed.run import run
 from kinfed.run_setup import chosen_settings, pooled_agents
 from kinfed.validation import unknown
@@ -33,7 +34,8 @@ class _Personalized(BaseEstimator):
         self,
         estimator: Any = None,
         *,
-        rule: str = "calibrated",
+        method: str = AUTO,
+        rule: str = AUTO,
         kernel: Any = "auto",
         shift: str = "auto",
         n_features: int = 500,
@@ -42,6 +44,7 @@ class _Personalized(BaseEstimator):
         random_state: int = 0,
     ) -> None:
         self.estimator = estimator
+        self.method = method
         self.rule = rule
         self.kernel = kernel
         self.shift = shift
@@ -70,19 +73,22 @@ class _Personalized(BaseEstimator):
             self, X, y, dtype=(np.float64, np.float32), y_numeric=self._task == "regression", ensure_min_samples=2
         )
         federation = Federation.from_arrays(X, self._check_target(y), _one_per_row(labels, X), columns=columns)
-        named = self._default_learner if self.estimator is None else self.estimator
-        learner = make_learner(named, **({"task": self._task} if isinstance(named, str) and named == "torch" else {}))
+        given = self._default_learner if self.estimator is None else self.estimator
+        learner = make_learner(given, **({"task": self._task} if isinstance(given, str) and given == "torch" else {}))
         if learner.task != self._task:
             raise InputError(
                 f"{type(self).__name__} needs a learner for {self._task}, but {learner!r} is for {learner.task}"
             )
-        choices = {name: getattr(self, name) for name in ("rule", "options", "kernel", "shift", "n_features", "sampling")}
+        named = ("method", "rule", "options", "kernel", "shift", "n_features", "sampling")
+        choices = {name: getattr(self, name) for name in named}
         settings, learner, federation = chosen_settings(
             federation, learner, None, {**choices, "seed": self.random_state, "baselines": False}
         )
         agents = pooled_agents(federation, None, learner, settings)
         result = run(agents, learner, settings, Store(None, {}))
-        self.preparation_, self.weights_, self.models_ = result.preparation, result.weights, result.models
+        self.preparation_, self.models_ = result.preparation, result.models
+        self.weights_ = result.weighed
+        self.influence_ = None if result.stacking is None else result.stacking.influence
         self.agents_ = np.array(federation.names)
         return self
 
@@ -128,15 +134,20 @@ class PersonalizedRegressor(RegressorMixin, _Personalized):
     ----------
     estimator : learner, scikit-learn regressor, or name of a learner, optional
         What is trained for each agent; closed-form ridge by default.
-    rule, kernel, shift, n_features, sampling, options
+    method, rule
+        The way to personal models, a key of `kinfed.METHODS`, or a rule of `kinfed.RULES` by which agents are weighed; see
+        `kinfed.personalize`.
+    kernel, shift, n_features, sampling, options
         How agents are compared and weighed; see `kinfed.collaboration_weights`.
     random_state : int
         Seed of everything random.
 
     Attributes
     ----------
-    weights_ : Weights
-        Who listens to whom.
+    weights_ : Weights, or None
+        Who listens to whom, by a rule.
+    influence_ : array of shape (B, B), or None
+        Who speaks in whose model, by stacked priors.
     agents_ : array of str
         The agents seen at fit.
 
@@ -166,7 +177,10 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
     ----------
     estimator : learner, scikit-learn classifier, or name of a learner, optional
         What is trained for each agent; multinomial logistic regression by default.
-    rule, kernel, shift, n_features, sampling, options
+    method, rule
+        The way to personal models, a key of `kinfed.METHODS`, or a rule of `kinfed.RULES` by which agents are weighed; see
+        `kinfed.personalize`.
+    kernel, shift, n_features, sampling, options
         How agents are compared and weighed; see `kinfed.collaboration_weights`.
     random_state : int
         Seed of everything random.
@@ -175,8 +189,10 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
     ----------
     classes_ : array
         All classes, over all agents.
-    weights_ : Weights
-        Who listens to whom.
+    weights_ : Weights, or None
+        Who listens to whom, by a rule.
+    influence_ : array of shape (B, B), or None
+        Who speaks in whose model, by stacked priors.
     agents_ : array of str
         The agents seen at fit.
     """

@@ -29,8 +29,9 @@ from kinfed.learners.base import AUTO
 from kinfed.learners.delivered import model_and_row, withheld_of
 from kinfed.markup import card, listing, paragraph, table
 from kinfed.methods import METHODS, REFERENCES
+from kinfed.methods.tuning import tuning_sentences
 from kinfed.model import NO_RUN, PersonalModel, RunStamp, refuse_rows
-from kinfed.onboarding import Newcomer, onboard
+from kinfed.onboarding import Newcomer, onboard, onboard_here
 from kinfed.plotting.evaluation import PersonalizationPlots, WeightingPlots
 from kinfed.priors.result import Stacking
 from kinfed.progress import Progress
@@ -191,6 +192,7 @@ class Weighting:
             f"rule {rule}{given}: {RULES[rule].summary}",
             *([] if calibration is None else calibration.describe()),
             *learner,
+            *tuning_sentences(self.found),
         ]
 
     @property
@@ -386,17 +388,20 @@ class Personalization(Weighting):
             raise InputError(f"method {self.settings.method!r} takes nobody in later; train again with the newcomer")
         raw, options = self.preparation.alone(name, X, y), dict(self.rule_options)
         newcomer = self.preparation.transform(raw.in_order())[0]
-        if "groups" in RULES[self.weights.rule].needs:
+        if self.weighed is not None and "groups" in RULES[self.weighed.rule].needs:
             if groups is None:
-                raise InputError(f"rule {self.weights.rule!r} needs groups; pass groups=... of all agents and the newcomer")
+                raise InputError(f"rule {self.weighed.rule!r} needs groups; pass groups=... of all agents and the newcomer")
             options["groups"] = groups
+        if self.weighed is None:  # what was found of the others is enough: nobody's rows are needed
+            return onboard_here(self.known, newcomer, self.learner, self.settings.method, self.found, self.stamp)
         here = self.agents if train is None else self._agents_of(train)
         if not isinstance(here, PooledAgents):
             raise InputError(
                 f"a newcomer is compared with the sketches of the {len(self.known.names)} agents and learns from "
                 "their rows, and a saved result holds neither; pass the training data as train=..., or ask the sites"
             )
-        return onboard(here, newcomer, self.learner, self.weights, options, self.stamp)
+        how = (self.learner, self.settings.method, self.weighed, self.found, options, self.stamp)
+        return onboard(here, newcomer, *how)
 
     def _agents_of(self, train: Federation) -> PooledAgents:
         """The agents again, from their training data."""

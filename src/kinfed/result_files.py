@@ -23,6 +23,7 @@ from kinfed.learners.delivered import DeliveredModels, withheld_of
 from kinfed.methods import METHODS
 from kinfed.model import PersonalModel, RunStamp, refuse_rows
 from kinfed.onboarding import Newcomer
+from kinfed.priors.normal import Priors
 from kinfed.priors.result import Stacking
 from kinfed.records import Codec, read_record, write_record
 from kinfed.result import Personalization, Weighting
@@ -36,7 +37,7 @@ KIND = "result"
 
 RECORDS = Codec(
     *(Weights, Evidence, Calibration, Choice, Candidate, BaseRule, Plan),
-    Stacking,
+    *(Stacking, Priors),
     *(Scores, Diagnosis, ShiftTest, PredictedGain, TheoryTerms, HeldOutRisk),
 )
 """What results and checkpoints are made of, as files."""
@@ -93,8 +94,8 @@ def write_tables(result: Weighting, folder: Path) -> None:
             named = {"traffic": result.exchange.traffic, "attendance": result.exchange.attendance}
             tables |= {name: one.set_index("agent") for name, one in named.items()}
         if result.joined:
-            rows = [one.weights.to_frame() for one in result.joined.values()]
-            tables["newcomers-weights"] = pandas.concat(rows).fillna(0.0)
+            rows = [one.weights.to_frame() for one in result.joined.values() if one.weights is not None]
+            tables |= {"newcomers-weights": pandas.concat(rows).fillna(0.0)} if rows else {}
             scores = {name: dict(one.scores) for name, one in result.joined.items()}
             tables["newcomers-scores"] = pandas.DataFrame.from_dict(scores, orient="index").rename_axis("agent")
     for name, one in tables.items():

@@ -67,7 +67,7 @@ NOBODY: Mapping[int, str] = MappingProxyType({})
 def personalize(
     train: Federation | Any,
     learner: str | Learner | Any = AUTO,
-    rule: str = "calibrated",
+    rule: str = AUTO,
     test: Federation | None = None,
     seed: int = 0,
     backend: str = "pooled",
@@ -78,7 +78,7 @@ def personalize(
     audit: str | Path | None = None,
     **choices: Any,
 ) -> Personalization:
-    """One model per agent, trained on the risk weighted by who helps whom, beside the two baselines.
+    """One model per agent that learns from those who help it, beside the two baselines.
 
     Parameters
     ----------
@@ -88,7 +88,10 @@ def personalize(
     learner : str, Learner or scikit-learn estimator
         "auto", which is logistic regression where the outcome has classes, or exactly two values that are whole numbers,
         and else ridge; "ridge", "logistic", "torch", or anything `kinfed.make_learner` takes.
-    rule, groups
+    rule : str
+        Given, agents are weighed by that rule, a key of `kinfed.RULES`, and models trained on the weighted risk: the
+        paper's way, ``method="weighted"``. By default the method is "stacked" (`kinfed.METHODS`).
+    groups : sequence, optional
         As in `collaboration_weights`.
     test : Federation, optional
         Test data of the same agents in the same order; without it nothing is scored.
@@ -253,8 +256,9 @@ def run(
     if on_result is not None:
         on_result(result)
     late, joined = agents.newcomers(), {}
-    if late and weights is not None and METHODS[settings.method].onboards:
-        joined = welcome(late, agents, learner, partial(ordered_options, settings), weights, stamp)
+    if late and METHODS[settings.method].onboards:
+        options = partial(ordered_options, settings)
+        joined = welcome(late, agents, learner, options, settings.method, weights, context.found, stamp)
     elif agents.audit is not None:
         for one in late:
             agents.audit.missed(Absence(one, "onboarding", f"method {settings.method} takes nobody in later"))

@@ -145,10 +145,10 @@ class Settings:
         names=lambda: TASKS,
     )
     rule: str = choice(
-        "calibrated",
-        "How agents are weighed.",
+        AUTO,
+        "How agents are weighed (auto: calibrated).",
         _COMPARISON,
-        names=lambda: RULES,
+        names=lambda: (AUTO, *RULES),
         otherwise={THEORY: "q-aggregation"},
     )
     options: Mapping[str, Any] = choice({}, "Option of the rule, such as steps=300.", _COMPARISON, option="rule-options")
@@ -175,10 +175,11 @@ class Settings:
     folds: int = choice(10, "Every agent sets one such part of its rows aside at a time.", _COMPARISON, {THEORY}, least=3)
     level: float = choice(0.95, "Confidence of the intervals.", _COMPARISON, {THEORY})
     method: str = choice(
-        "weighted",
-        "The way to personal models; weighted: a rule's weights, then the weighted risk.",
+        AUTO,
+        "The way to personal models. auto: stacked, or, where a rule or its options are given, weighted: the rule's "
+        "weights and then the weighted risk.",
         on=_TRAINED,
-        names=lambda: METHODS,
+        names=lambda: (AUTO, *METHODS),
     )
     learner: str = choice(
         AUTO,
@@ -214,6 +215,13 @@ class Settings:
         _OUTPUT,
         {FLOWER},
     )
+
+    def __post_init__(self) -> None:
+        # What a choice that was left open means is the same everywhere, so it is settled here.
+        if self.method == AUTO:
+            object.__setattr__(self, "method", "stacked" if self.rule == AUTO and not self.options else "weighted")
+        if self.rule == AUTO:
+            object.__setattr__(self, "rule", "calibrated")
 
     @property
     def roles(self) -> Roles:

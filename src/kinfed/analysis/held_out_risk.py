@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from kinfed.analysis.excess_risk import augmented_moments, linear_risk, loss_norm, mixtures, ridge_models
 from kinfed.backends.pooled import PooledAgents
+from kinfed.learners.linear import USUAL_PENALTY
 from kinfed.learners.ridge import Ridge
 from kinfed.markup import card, listing, table
 from kinfed.validation import Array, Integers
@@ -190,7 +191,7 @@ def ridge_rows(agents: PooledAgents) -> RidgeRows | None:
     return RidgeRows(
         tuple(np.asarray(one.X, dtype=np.float64) for one in rows),
         tuple((np.asarray(one.y, dtype=np.float64) - outcome.mean) / scale for one in rows),
-        learner.strength,
+        learner.penalty if isinstance(learner.penalty, float | int) else USUAL_PENALTY,
         scale**2,
     )
 

@@ -63,7 +63,7 @@ class DistributedRisk:
     """
 
     def __init__(
-        self, agents: Agents, rows: Array, penalty: float, intercept: bool, second: bool, store: Store, counter: Counter
+        self, agents: Agents, rows: Array, penalty: Array, intercept: bool, second: bool, store: Store, counter: Counter
     ) -> None:
         self._agents, self._store, self._counter = agents, store, counter
         self._penalty, self._dim, self._intercept = penalty, agents.spec.dim, intercept

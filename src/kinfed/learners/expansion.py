@@ -97,7 +97,7 @@ class HomeRisk:
 
     @classmethod
     def of(
-        cls, others: Quadratics, rows: Array, place: int, own: Agent, spec: TrainingSpec, penalty: float, intercept: bool
+        cls, others: Quadratics, rows: Array, place: int, own: Agent, spec: TrainingSpec, penalty: Array, intercept: bool
     ) -> HomeRisk:
         """The risks of weight rows (T, B) of the agent at `place`."""
         heard = without(rows, place)

@@ -1,12 +1,14 @@
-r"""Linear models under priors of their coefficients: what a learner adds so that `kinfed.priors` can use it.
+r"""Linear models: penalties as ratios of variances, and what a learner adds so that `kinfed.priors` can use it.
 
-Penalties with the value "auto" are found by rows held out: learning alone and one common model combine several (the members
-`LOCAL` and `COMMON` of `kinfed.priors.family`), each its own. Stacked priors need none.
+Penalties with the value "auto" are found by rows held out, each method its own: learning alone and one common model
+combine several (the members `LOCAL` and `COMMON` of `kinfed.priors.family`), models on a rule's weights take one
+`VarianceRatio` for the federation (`kinfed.methods.tuning`). Stacked priors need none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -20,9 +22,37 @@ from kinfed.learners.quadratics import HomeLearner
 from kinfed.validation import Array
 
 USUAL_PENALTY = 1e-2
-"""Where no method has found one."""
+"""Of slopes of standardised columns, relative to the mean loss, where "auto" finds none."""
 MOST_LOSS = float(-np.log(1e-6))
 """The most that one row can lose: probabilities are taken to be at least 1e-6."""
+
+
+@dataclass(frozen=True)
+class VarianceRatio:
+    r"""A penalty that is as strong for models of few rows as it should be, and as weak for those of many.
+
+    With :math:`\kappa = \sigma^2 / \tau^2`, the variance of the noise over that of a slope, the penalty relative to the
+    mean loss of n rows is :math:`\kappa / n`. A weighted risk varies as that of :math:`1 / \sum_k w_k^2 / n_k` rows does.
+    So what suits four fifths of the rows suits all of them.
+
+    Attributes
+    ----------
+    value : float
+        :math:`\kappa`.
+    """
+
+    value: float
+
+
+Penalty = float | str | VarianceRatio
+"""A number, a ratio, or "auto"."""
+
+
+def row_penalties(penalty: Penalty, rows: Array, sizes: NDArray[np.int64] | Array) -> Array:
+    """What slopes cost, relative to the mean loss, in the models of weight rows (R, B) of agents of these sizes; (R,)."""
+    if isinstance(penalty, VarianceRatio):
+        return np.asarray(penalty.value * (np.square(rows) / np.maximum(sizes, 1)).sum(axis=1))
+    return np.full(len(rows), USUAL_PENALTY if isinstance(penalty, str) else penalty)
 
 
 @runtime_checkable
@@ -30,8 +60,8 @@ class PriorLearner(HomeLearner, Protocol):
     """A learner whose models have p coefficients, of which others may know something before."""
 
     @property
-    def penalty(self) -> float | str:
-        """A number, or "auto"."""
+    def penalty(self) -> Penalty:
+        """A number, a ratio, or "auto"."""
 
     @property
     def intercept(self) -> bool:
@@ -66,7 +96,7 @@ def intercepts(spec: TrainingSpec) -> NDArray[np.bool_]:
 
 
 def coefficient_count(spec: TrainingSpec) -> int:
-    """P."""
+    """How many coefficients a model has, p."""
     return len(intercepts(spec))
 
 

@@ -44,9 +44,9 @@ from kinfed.learners.inputs import (
     unpacked,
     without_lost,
 )
-from kinfed.learners.linear import USUAL_PENALTY
+from kinfed.learners.linear import Penalty, VarianceRatio, row_penalties
 from kinfed.learners.pooled_risk import PooledPoints, PooledRisk
-from kinfed.learners.quadratics import LARGEST_QUADRATICS, Quadratics
+from kinfed.learners.quadratics import LARGEST_QUADRATICS, Quadratics, sizes_at_home
 from kinfed.learners.softmax import coefficient_penalties, coefficient_rows, measured_from_zero
 from kinfed.parallel import map_on_cores
 from kinfed.progress import Progress
@@ -65,13 +65,10 @@ class Logistic:
 
     Parameters
     ----------
-    penalty : float, or "auto"
+    penalty : float, "auto", or VarianceRatio
         :math:`\lambda`, relative to the mean log loss: scikit-learn's ``C`` is :math:`1 / (2 \lambda)` for sample weights
-        that sum to one. The default suits standardised columns. With "auto" learning alone and one common model
-        each find their own by rows held out (`kinfed.learners.linear`); what is fitted on a rule's weights has
-        0.01. Among penalties from 1e-5 to 0.3, on simulated kin, heart disease at four hospitals and landmine
-        fields, the log loss with 0.01 was within 6 % of the best where agents share points and within 28 % for
-        models trained alone, which at 1e-4 lose two to three times the best.
+        that sum to one. With "auto" every method finds its own by rows held out (`kinfed.learners.linear`); a fit by
+        itself, which no method asked for, and models of too many numbers for that then have 0.01.
     intercept : bool
         Whether unpenalised constants are fitted.
     tolerance : float
@@ -97,7 +94,7 @@ class Logistic:
     'classification'
     """
 
-    penalty: float | str = USUAL_PENALTY
+    penalty: Penalty = AUTO
     intercept: bool = True
     tolerance: float = 1e-8
     max_iterations: int = 500
@@ -108,17 +105,18 @@ class Logistic:
     task: ClassVar[Task] = "classification"
 
     def __post_init__(self) -> None:
-        if self.penalty != AUTO:
+        if self.penalty != AUTO and not isinstance(self.penalty, VarianceRatio):
             positive(self.penalty, "penalty")
         positive(self.tolerance, "tolerance")
         positive_integer(self.max_iterations, "max_iterations")
         one_of(self.solver, ("auto", "newton", "l-bfgs"), "solver")
         check_class_weight(self.class_weight)
 
-    @property
-    def strength(self) -> float:
-        """The penalty that is used where none was chosen for a method."""
-        return USUAL_PENALTY if isinstance(self.penalty, str) else self.penalty
+    def _penalties(self, rows: Array, sizes: Any) -> Array:
+        """What slopes cost in the models of weight rows (R, B), of shape (R,)."""
+        found = row_penalties(self.penalty, rows, sizes)
+        # Of a slope with variance tau^2, minus the logarithm of its density is half its square over tau^2.
+        return found / 2 if isinstance(self.penalty, VarianceRatio) else found
 
     def model_operations(self, extent: Extent) -> float:
         """Roughly how many arithmetic operations one model takes: some thirty looks at all points."""
@@ -180,7 +178,7 @@ class Logistic:
         classes = two_classes(spec)
         present = np.ones((len(rows), len(classes)), dtype=bool)
         shape = len(rows), coefficient_rows(len(classes)), spec.dim + 1
-        penalties = coefficient_penalties(self.strength, present, spec.dim, spec.dim + 1)
+        penalties = coefficient_penalties(self._penalties(rows, everybody.n), present, spec.dim, spec.dim + 1)
         curvature, slope = everybody.weighted(rows)
         each = np.arange(curvature.shape[1])
         curvature[:, each, each] += np.tile(2 * penalties, shape[1]) + _LEAST_CURVATURE
@@ -190,7 +188,8 @@ class Logistic:
 
     def fit_at_home(self, others: Quadratics, rows: Array, place: int, own: Agent, spec: TrainingSpec) -> LogisticModels:
         """One model per row of weights for the agent at `place`, from its own rows and the others' expansions."""
-        risk = HomeRisk.of(others, rows, place, own, spec, self.strength, self.intercept)
+        penalties = self._penalties(rows, sizes_at_home(others, place, own))
+        risk = HomeRisk.of(others, rows, place, own, spec, penalties, self.intercept)
         found = newton(risk, np.zeros(risk.shape), _HOME_TOLERANCE, self.max_iterations)
         alone = risk.own.present.sum(axis=1) == 1  # one class is a constant
         theta = np.where(alone[:, None, None], 0.0, found.theta)
@@ -254,12 +253,13 @@ class Logistic:
         codes = [own_codes(agent, spec) for agent in federation]
         weights = all_weights(federation, spec)
         points = PooledPoints(agents_columns(federation), codes, rows, len(two_classes(spec)), weights)
+        penalties = self._penalties(rows, spec.sizes)
 
         def part(index: int) -> Arrays:
             chosen = points.parts[index]
             stored = store.load(f"part {index}")
             if stored is None:
-                stored = Kept(arrays=self._solve(points.risk(chosen, self.strength, self.intercept)))
+                stored = Kept(arrays=self._solve(points.risk(chosen, penalties[chosen], self.intercept)))
                 store.save(f"part {index}", stored)
             counter.add(len(chosen))
             return stored.arrays
@@ -283,7 +283,8 @@ class Logistic:
         size = coefficient_rows(len(two_classes(agents.spec))) * (agents.spec.dim + self.intercept)
         few = self.solver == "newton" or int((rows > 0).sum()) * size**2 <= _LARGEST_EXCHANGE
         second = self.solver != "l-bfgs" and size <= _NEWTON_TO_FINISH and few
-        return DistributedRisk(agents, rows, self.strength, self.intercept, second, store, counter)
+        penalties = self._penalties(rows, agents.spec.sizes)
+        return DistributedRisk(agents, rows, penalties, self.intercept, second, store, counter)
 
     def _solve(self, risk: PooledRisk | DistributedRisk) -> dict[str, NDArray[Any]]:
         """Coefficients and certificates of one risk's models."""

@@ -97,8 +97,8 @@ class PooledPoints:
         self.present = (rows > 0) @ (counts > 0)
         self.parts = self._split(np.flatnonzero(self.present.sum(axis=1) > 1))
 
-    def risk(self, part: Places, penalty: float, intercept: bool) -> PooledRisk:
-        """The weighted risks of a part's rows."""
+    def risk(self, part: Places, penalty: Array, intercept: bool) -> PooledRisk:
+        """The weighted risks of a part's rows, each with the penalty of its slopes."""
         places, starts, weights = self._gather(part)
         if self._counted is not None:
             starts, weights = starts[:0], weights * self._counted[places]

@@ -111,6 +111,13 @@ def read_quadratics(arrays: Mapping[str, NDArray[Any]]) -> Quadratics:
     return Quadratics(*(arrays[name] for name in ("n", "curvature", "slope", "noise")))
 
 
+def sizes_at_home(others: Quadratics, place: int, own: Agent) -> Array:
+    """How many rows everybody has, where the agent at `place` has those of `own`."""
+    sizes = np.asarray(others.n, dtype=np.float64).copy()
+    sizes[place] = len(own)
+    return sizes
+
+
 def without(rows: Array, place: int) -> Array:
     """Weight rows that do not listen to one agent."""
     others = rows.copy()

@@ -35,8 +35,8 @@ from kinfed.learners.inputs import (
     unique_rows,
     unpacked,
 )
-from kinfed.learners.linear import USUAL_PENALTY, design
-from kinfed.learners.quadratics import LARGEST_QUADRATICS, Quadratics, without
+from kinfed.learners.linear import Penalty, VarianceRatio, design, row_penalties
+from kinfed.learners.quadratics import LARGEST_QUADRATICS, Quadratics, sizes_at_home, without
 from kinfed.learners.regression_moments import Moments, RegressionMoments
 from kinfed.parallel import map_on_cores
 from kinfed.progress import Progress
@@ -53,14 +53,11 @@ class Ridge:
 
     Parameters
     ----------
-    penalty : float, or "auto"
+    penalty : float, "auto", or VarianceRatio
         :math:`\lambda`, relative to the mean squared error: scikit-learn's ``alpha`` for one agent's data is
-        :math:`n_k \lambda`. The default suits standardised columns, from which it takes about one percent of the
-        slope. With "auto" learning alone and one common model each find their own by rows held out
-        (`kinfed.learners.linear`); what is fitted on a rule's weights has 0.01. Of the penalties between 0 and 1 tried on
-        simulated groups of kin, on schools and on crime statistics, 0.01 lowered the error of models with few points per
-        column by up to 38 % against none, and cost 0.4 % at most where kin share many points; 0.1 would have cost 18 %
-        there.
+        :math:`n_k \lambda`. With "auto" every method finds its own by rows held out (`kinfed.learners.linear`); a fit
+        by itself, which no method asked for, then has 0.01, which takes about one percent off slopes of standardised
+        columns.
         With 0 and too few points the solution of least norm is taken, as `numpy.linalg.lstsq` does on centred data.
     intercept : bool
         Whether an unpenalised constant is fitted.
@@ -75,20 +72,15 @@ class Ridge:
     ridge_coefficients : the same from moments alone.
     """
 
-    penalty: float | str = USUAL_PENALTY
+    penalty: Penalty = AUTO
     intercept: bool = True
 
     name: ClassVar[str] = "ridge"
     task: ClassVar[Task] = "regression"
 
     def __post_init__(self) -> None:
-        if self.penalty != AUTO:
+        if self.penalty != AUTO and not isinstance(self.penalty, VarianceRatio):
             nonnegative(self.penalty, "penalty")
-
-    @property
-    def strength(self) -> float:
-        """The penalty that is used where none was chosen for a method."""
-        return USUAL_PENALTY if isinstance(self.penalty, str) else self.penalty
 
     def model_operations(self, extent: Extent) -> float:
         """Roughly how many arithmetic operations one model takes."""
@@ -138,7 +130,8 @@ class Ridge:
                 mixture = (kept or moments_of(blocks[0])).weighted(chosen[:, blocks[0]])
                 for block in blocks[1:]:
                     mixture = mixture + moments_of(block).weighted(chosen[:, block])
-                coefficients = ridge_coefficients(mixture, self.strength, intercept=self.intercept)
+                penalties = row_penalties(self.penalty, chosen, agents.spec.sizes)
+                coefficients = ridge_coefficients(mixture, penalties, intercept=self.intercept)
                 stored = Kept(arrays={"coefficients": coefficients, "heard": chosen})
                 store.save(f"part {index}", stored)
             counter.add(len(chosen))
@@ -161,7 +154,7 @@ class Ridge:
 
     def fit_quadratics(self, everybody: Quadratics, rows: Array, spec: TrainingSpec) -> RidgeModels:
         """One model per row of weights, from everybody's moments: what `fit` finds."""
-        return self._solved(*everybody.weighted(rows))
+        return self._solved(*everybody.weighted(rows), row_penalties(self.penalty, rows, everybody.n))
 
     def fit_at_home(self, others: Quadratics, rows: Array, place: int, own: Agent, spec: TrainingSpec) -> RidgeModels:
         """One model per row of weights for the agent at `place`, whose moments are those of its own rows."""
@@ -170,7 +163,7 @@ class Ridge:
         matrix, cross = others.weighted(without(rows, place))
         matrix += rows[:, place, None, None] * (weighted.T @ inputs / len(own))
         cross += rows[:, place, None] * (weighted.T @ own_numbers(own) / len(own))
-        return self._solved(matrix, cross)
+        return self._solved(matrix, cross, row_penalties(self.penalty, rows, sizes_at_home(others, place, own)))
 
     def own_sums(self, own: Agent, spec: TrainingSpec) -> tuple[Array, Array, float]:
         """Sums of products of an agent's columns, with its outcome, and of squares of the outcome; exact."""
@@ -191,14 +184,14 @@ class Ridge:
         """Models of coefficients (T, d + 1), with what is known of their errors."""
         return RidgeModels(coefficients, covariance, noise)
 
-    def _solved(self, matrix: Array, cross: Array) -> RidgeModels:
+    def _solved(self, matrix: Array, cross: Array, penalties: Array) -> RidgeModels:
         """The models whose curvatures, without the penalty, and slopes these are."""
         dim = matrix.shape[1] - 1
         used, slopes = dim + self.intercept, np.arange(dim)
         matrix, cross = matrix[:, :used, :used].copy(), cross[:, :used, None]
-        matrix[:, slopes, slopes] += self.strength
+        matrix[:, slopes, slopes] += penalties[:, None]
         theta = np.zeros((len(matrix), dim + 1))
-        theta[:, :used] = (np.linalg.solve(matrix, cross) if self.strength > 0 else _least_norm(matrix, cross))[..., 0]
+        theta[:, :used] = (np.linalg.solve(matrix, cross) if penalties.all() else _least_norm(matrix, cross))[..., 0]
         return RidgeModels(theta)
 
     def pack(self, models: Any, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
@@ -259,13 +252,13 @@ class RidgeModels:
         return np.asarray(columns @ theta[:, :-1] + theta[:, -1:])
 
 
-def ridge_coefficients(moments: RegressionMoments, penalty: float, *, intercept: bool = True) -> Array:
+def ridge_coefficients(moments: RegressionMoments, penalty: float | Array, *, intercept: bool = True) -> Array:
     r"""Slopes and intercept that minimise the mean squared error plus :math:`\lambda |a|^2`, from moments alone.
 
     Parameters
     ----------
     moments : RegressionMoments with any leading axes (...)
-    penalty : float
+    penalty : float, or array (...)
         :math:`\lambda`; with 0 the solution of least norm.
     intercept : bool
 
@@ -279,7 +272,8 @@ def ridge_coefficients(moments: RegressionMoments, penalty: float, *, intercept:
     if not intercept:
         matrix = matrix + mean_x[..., :, None] * mean_x[..., None, :]
         cross = cross + mean_x[..., :, None] * mean_y[..., None, :]
-    slopes = np.linalg.solve(matrix + penalty * np.eye(d), cross) if penalty > 0 else _least_norm(matrix, cross)
+    penalised = matrix + np.asarray(penalty)[..., None, None] * np.eye(d)
+    slopes = np.linalg.solve(penalised, cross) if np.all(penalty) else _least_norm(matrix, cross)
     constant = mean_y - (mean_x[..., None] * slopes).sum(axis=-2) if intercept else np.zeros_like(mean_y)
     theta = np.concatenate([slopes, constant[..., None, :]], axis=-2)
     return theta if moments.outputs else theta[..., 0]

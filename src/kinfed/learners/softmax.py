@@ -198,17 +198,17 @@ def coefficient_rows(n_classes: int) -> int:
     return 1 if n_classes == 2 else n_classes
 
 
-def coefficient_penalties(penalty: float, present: NDArray[np.bool_], dim: int, columns: int) -> Array:
+def coefficient_penalties(penalty: Array, present: NDArray[np.bool_], dim: int, columns: int) -> Array:
     r"""What a model pays for each of its `columns` columns, of shape (T, columns); those beyond `dim` are free.
 
     Parameters
     ----------
-    penalty : float
+    penalty : array of shape (T,)
         :math:`\lambda`.
     present : array of bool of shape (T, C)
         The classes of each model, among those of the federation.
     """
-    penalties = np.full((len(present), columns), penalty)
+    penalties = np.repeat(penalty[:, None], columns, axis=1)
     if present.shape[1] > 2:
         # Two opposite rows of half the size share what one row would pay.
         penalties[present.sum(axis=1) == 2] *= 2

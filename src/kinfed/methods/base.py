@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.backends.agents import Agents, Places, SiteView, TrainingSpec
+from kinfed.backends.agents import Agents, Places, Question, SiteView, TrainingSpec
 from kinfed.backends.wire import Arrays
 from kinfed.learners.base import Learner, Models, packed
 from kinfed.progress import Progress
@@ -64,7 +64,8 @@ class Method(ABC):
     Attributes
     ----------
     onboards : bool
-        Whether an agent that comes later can be given weights by the rule and a model on the weighted risk.
+        Whether an agent that comes later can be given a model: by `newcomer`, or where the run had weights, by the rule's
+        weights and the weighted risk.
     """
 
     onboards: ClassVar[bool] = False
@@ -76,6 +77,12 @@ class Method(ABC):
     @abstractmethod
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
         """Train one model per agent, in the order of the agents."""
+
+    def newcomer(
+        self, spec: TrainingSpec, ask: Callable[[Question[Any]], Any], learner: Learner, found: Mapping[str, Any]
+    ) -> Models:
+        """The model of the last agent of `spec`, who came later, from what a run without weights found; as the only row."""
+        raise NotImplementedError
 
     def pack(self, learner: Learner, models: Models, rows: Places) -> dict[str, NDArray[Any]]:
         """Models of some agents as arrays, to be sent home or saved."""

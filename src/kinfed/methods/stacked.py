@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.backends.agents import Agents, Places
-from kinfed.learners.base import AUTO, Models
+from kinfed.backends.agents import Agents, Places, Question, TrainingSpec
+from kinfed.learners.base import Learner, Models
 from kinfed.learners.linear import PriorLearner, intercepts
 from kinfed.learners.quadratics import Quadratics
 from kinfed.methods.base import Method, MethodContext
+from kinfed.methods.tuning import has_priors, is_tuned
 from kinfed.methods.weighted import GrandMean, Local, Weighted
 from kinfed.parallel import map_on_cores
 from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members
@@ -43,6 +44,8 @@ class Stacked(Method):
 
     members: tuple[Member, ...]
 
+    onboards = True
+
     def weigh(self, context: MethodContext) -> Weights | None:
         """Calibrated weights where the learner knows no priors."""
         return None if has_priors(context) else Weighted().weigh(context)
@@ -54,7 +57,8 @@ class Stacked(Method):
             return Weighted().train(context, weights)
         agents = context.agents.labelled("training")
         spec, report = agents.spec, context.reporter("priors")
-        crosswise, fitted, stack = judged_members(self.members, learner, agents, report)
+        members = self.members if len(spec.names) - len(agents.left_out) > 1 else LOCAL
+        crosswise, fitted, stack = judged_members(members, learner, agents, report)
         used = np.flatnonzero(stack.shares > _NOTHING)
         shares = stack.shares[used] / stack.shares[used].sum()
         # With few agents a target's own rows are a good part of everybody's: its prior is the one without them.
@@ -62,7 +66,7 @@ class Stacked(Method):
         priors = tuple(one.priors.select(used) for one in (fitted[:-1] if each else fitted[-1:]))
         of = crosswise.groups if each else np.zeros(len(spec.names), dtype=np.int64)
         own = agents.ask(OwnPosterior(priors, of, shares))
-        if spec.quiet and any(one.kind != "local" for one in self.members):  # whoever nobody hears hears nobody
+        if spec.quiet and any(one.kind != "local" for one in members):  # whoever nobody hears hears nobody
             alone: Any = Stacked(LOCAL).train(replace(context, found={}), None)
             places = list(spec.quiet)
             own.coefficients[places] = alone.coefficients[places].reshape(len(places), -1)
@@ -70,14 +74,25 @@ class Stacked(Method):
             own.noise[places] = alone.noise[places] if spec.task == "regression" else np.nan
         context.found["stacking"] = Stacking(
             spec.names,
-            tuple(str(self.members[place]) for place in used.tolist()),
+            tuple(str(members[place]) for place in used.tolist()),
             shares,
             stack.judged.n,
             stack.judged.losses[:, used],
             crosswise.influence(fitted[-1], used, shares, own.responsibilities, spec.seed),
+            fitted[-1].priors.select(used),
         )
         report(4, 4)
         return learner.linear_models(own.coefficients, spec, own.covariance, own.noise)
+
+    def newcomer(
+        self, spec: TrainingSpec, ask: Callable[[Question[Any]], Any], learner: Learner, found: Mapping[str, Any]
+    ) -> Models:
+        """What the rows of the last agent make of the priors that all others have left."""
+        stacking: Stacking = found["stacking"]
+        own = ask(OwnPosterior((stacking.priors,), np.append(np.full(len(spec.names) - 1, -1), 0), stacking.shares))
+        given: Any = learner
+        models: Models = given.linear_models(own.coefficients[-1:], spec, own.covariance[-1:], own.noise[-1:])
+        return models
 
 
 def judged_members(
@@ -109,17 +124,12 @@ def judged_members(
     return crosswise, fitted, stack
 
 
-def tuned(context: MethodContext) -> bool:
-    """Whether penalties are to be found by rows held out, and can be."""
-    return has_priors(context) and getattr(context.learner, "penalty", None) == AUTO
-
-
 class TunedLocal(Local):
     """Learning alone, with the penalties that suit the federation best."""
 
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
         """By rows held out, unless the learner's penalty is given."""
-        return Stacked(LOCAL).train(context, None) if tuned(context) else super().train(context, weights)
+        return Stacked(LOCAL).train(context, None) if is_tuned(context) else super().train(context, weights)
 
 
 class TunedGrandMean(GrandMean):
@@ -128,18 +138,12 @@ class TunedGrandMean(GrandMean):
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
         """By rows held out, unless the learner's penalty is given; everybody has the same model."""
         learner = context.learner
-        if not tuned(context) or not isinstance(learner, PriorLearner):
+        if not is_tuned(context) or not isinstance(learner, PriorLearner):
             return super().train(context, weights)
         agents = context.agents.labelled("training")
         _, fitted, stack = judged_members(COMMON, learner, agents, context.reporter("one common model"))
         theta = stack.shares @ fitted[-1].priors.centres[:, 0]
         return learner.linear_models(np.tile(theta, (len(agents.spec.names), 1)), agents.spec, None, None)
-
-
-def has_priors(context: MethodContext) -> bool:
-    """Whether the learner's models have coefficients of which something may be known before."""
-    learner = context.learner
-    return isinstance(learner, PriorLearner) and learner.is_small(context.agents.spec)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import numpy as np
 from kinfed.checkpoint import Store
 from kinfed.learners.base import USUAL_PLAN, Models, fit_planned
 from kinfed.methods.base import Method, MethodContext
+from kinfed.methods.tuning import tuned_learner
 from kinfed.validation import Array
 from kinfed.weights import Weights
 from kinfed.weights.weighing import weigh_agents
@@ -62,4 +63,5 @@ def _fit(context: MethodContext, matrix: Array, weights: Weights | None = None, 
     if common:  # nobody's own: all rows as others learn from them
         return context.learner.fit(agents, matrix, targets=np.arange(len(matrix)), **how)
     plan = USUAL_PLAN if weights is None else weights.plan
-    return fit_planned(context.learner, agents, matrix, plan, targets=np.arange(len(matrix)), **how)
+    learner = tuned_learner(context, matrix)
+    return fit_planned(learner, agents, matrix, plan, targets=np.arange(len(matrix)), **how)

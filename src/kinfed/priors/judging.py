@@ -147,15 +147,21 @@ class OutOfFold(Question[Judged]):
         return self.combine(agents.spec, dict(zip(asked, answers, strict=True)))
 
 
+def held_out(own: Agent, repeats: int, spec: TrainingSpec) -> list[NDArray[np.bool_]]:
+    """Which rows are held out, fold by fold."""
+    found = []
+    for repeat in range(repeats):
+        dealt = deal_rows(own.name, len(own), None, FOLDS, spec.seed, repeat, group=own.group)
+        found += [dealt == fold for fold in range(FOLDS) if (dealt == fold).any()]
+    return found
+
+
 def out_of_fold_scores(own: Agent, priors: Priors, repeats: int, learner: PriorLearner, spec: TrainingSpec) -> Array:
     """Linear scores of an agent's rows by all members, of shape (rows judged, 1 + M outputs).
 
     The first column has the place of the row; a row that several repeats judge is there several times.
     """
-    held = []
-    for repeat in range(repeats):
-        dealt = deal_rows(own.name, len(own), None, FOLDS, spec.seed, repeat, group=own.group)
-        held += [dealt == fold for fold in range(FOLDS) if (dealt == fold).any()]
+    held = held_out(own, repeats, spec)
     if not held:
         return np.zeros((0, 1 + len(priors) * (priors.centres.shape[2] // (spec.dim + 1))))
     parts = [own.rows(~aside) for aside in held]

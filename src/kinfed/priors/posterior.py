@@ -50,7 +50,7 @@ class OwnPosterior(Question[OwnModels]):
     ----------
     priors : tuple of Priors
     of : array of int of shape (B,)
-        Which of them is for each agent.
+        Which of them is for each agent; -1 for agents that are not asked.
     shares : array of shape (M,)
     """
 
@@ -59,12 +59,11 @@ class OwnPosterior(Question[OwnModels]):
     shares: Array
 
     name = "own-posterior"
-    phase = "training"
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
         """To everybody its priors."""
         told = [Message({}, {**one.arrays, "member": self.shares}) for one in self.priors]
-        return {k: told[place] for k, place in enumerate(self.of.tolist())}
+        return {k: told[place] for k, place in enumerate(self.of.tolist()) if place >= 0}
 
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
