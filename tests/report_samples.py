@@ -5,6 +5,7 @@ import pandas as pd
 
 import kinfed
 from kinfed.analysis import METRICS, Diagnosis, ShiftTest
+from kinfed.analysis.ties import Ties
 from kinfed.report import ReportData
 
 HOSTILE = (
@@ -80,6 +81,11 @@ def diagnosis_of(names, seed=0):
 def story_of(weights, **told):
     """A story about weights; everything else is absent unless it is told."""
     absent = {
+        "names": weights.names,
+        "sizes": weights.sizes,
+        "how": f"rule {weights.rule}",
+        "ties": Ties.of_weights(weights),
+        "calibration": weights.calibration,
         "title": "Agents of a test",
         "scored": {},
         "comparisons": {},
@@ -94,13 +100,13 @@ def story_of(weights, **told):
         "seed": 0,
         "command": "kinfed personalize data.csv --out results",
     }
-    return ReportData(weights=weights, **{**absent, **told})
+    return ReportData(**{**absent, **told})
 
 
 def calibrated_story(backend="pooled"):
     """Twelve agents of two kinds, calibrated, trained and tested."""
     generated = kinfed.concept_shift(n_agents=12, n=15, dim=3, spread=0.0, seed=0)
-    result = kinfed.personalize(generated.train, test=generated.test(50, seed=1), backend=backend)
+    result = kinfed.personalize(generated.train, rule="calibrated", test=generated.test(50, seed=1), backend=backend)
     exchange = result.exchange
     return story_of(
         result.weights,

@@ -182,7 +182,7 @@ def check_cell(words, weights, row, column):
 
 @pytest.mark.parametrize("name", ["calibrated", "schools", "hostile"])
 def test_hover_tells_the_numbers_of_a_cell(browser, files, stories, name):
-    weights = stories[name].weights
+    weights = stories[name].ties
     with opened(browser, files[name]) as page:
         canvas = page.locator("#matrix")
         canvas.scroll_into_view_if_needed()
@@ -198,7 +198,7 @@ def test_hover_tells_the_numbers_of_a_cell(browser, files, stories, name):
 
 
 def test_keyboard_moves_through_the_cells(browser, files, stories):
-    weights = stories["calibrated"].weights
+    weights = stories["calibrated"].ties
     with opened(browser, files["calibrated"]) as page:
         order = shown_order(page)
         page.locator("#matrix").focus()
@@ -215,7 +215,7 @@ def test_keyboard_moves_through_the_cells(browser, files, stories):
 
 
 def test_only_distances_of_absent_agents_are_unknown(browser, files, stories):
-    weights = stories["absent"].weights
+    weights = stories["absent"].ties
     with opened(browser, files["absent"]) as page:
         order = shown_order(page)
         page.locator("#matrix").focus()
@@ -245,7 +245,7 @@ def test_no_other_script_runs(browser, files):
 
 
 def test_diagonal_is_drawn_apart(browser, files, stories):
-    count = len(stories["calibrated"].weights.names)
+    count = len(stories["calibrated"].names)
     with opened(browser, files["calibrated"]) as page:
         shown = cells(page, count)
     red, blue = shown[:, :, 0], shown[:, :, 2]
@@ -255,7 +255,7 @@ def test_diagonal_is_drawn_apart(browser, files, stories):
 
 
 def test_stronger_colours_are_heavier_weights(browser, files, stories):
-    weights = stories["calibrated"].weights
+    weights = stories["calibrated"].ties
     count = len(weights.names)
     with opened(browser, files["calibrated"]) as page:
         order, shown = shown_order(page), cells(page, count)
@@ -270,7 +270,7 @@ def test_stronger_colours_are_heavier_weights(browser, files, stories):
 
 @pytest.mark.parametrize("drawing, readout", [("#network", "#network-readout"), ("#map-drawing", "#map-readout")])
 def test_agents_in_drawings_tell_their_numbers(browser, files, stories, drawing, readout):
-    weights = stories["schools"].weights
+    weights = stories["schools"].ties
     with opened(browser, files["schools"]) as page:
         nodes = page.locator(f"{drawing} .node")
         assert nodes.count() == 160
@@ -280,7 +280,7 @@ def test_agents_in_drawings_tell_their_numbers(browser, files, stories, drawing,
         agent = int(first.get_attribute("data-agent"))
         words = text_of(page, readout)
         assert words.startswith(f"{weights.names[agent]}: {weights.sizes[agent]} rows")
-        assert f"weight on itself {100 * weights.self_weight[agent]:.1f} %" in words
+        assert f"weight on itself {100 * weights.own[agent]:.1f} %" in words
         page.keyboard.press("ArrowRight")
         second = int(page.evaluate("document.activeElement.dataset.agent"))
         assert second != agent
@@ -313,7 +313,8 @@ def test_links_open_the_section_of_an_agent(browser, files, name, start):
 
 
 def test_table_is_filtered(browser, files, stories):
-    names, advice = stories["calibrated"].weights.names, stories["calibrated"].weights.advice
+    names, calibration = stories["calibrated"].names, stories["calibrated"].calibration
+    advice = [calibration.advice(agent) for agent in range(len(names))]
     with opened(browser, files["calibrated"]) as page:
         rows = page.locator("#agents-table tbody tr:not([hidden])")
         page.locator("#filter-name").fill("1")
@@ -331,17 +332,17 @@ def test_table_is_sorted(browser, files, stories):
     with opened(browser, files["schools"]) as page:
         heading = page.locator("#agents-table thead th", has_text="Own weight")
         column = "[...document.querySelectorAll('#agents-table tbody tr')].map(row => row.cells[0].textContent)"
-        assert page.evaluate(column) == list(story.weights.names)
+        assert page.evaluate(column) == list(story.names)
         heading.locator("button").click()
         assert heading.get_attribute("aria-sort") == "ascending"
-        own = dict(zip(story.weights.names, story.weights.self_weight.round(8), strict=True))
+        own = dict(zip(story.names, story.ties.own.round(8), strict=True))
         assert [own[name] for name in page.evaluate(column)] == sorted(own.values())
         heading.locator("button").focus()
         page.keyboard.press("Enter")
         assert heading.get_attribute("aria-sort") == "descending"
         assert [own[name] for name in page.evaluate(column)] == sorted(own.values(), reverse=True)
         page.locator("#agents-table thead button", has_text="Agent").click()
-        assert page.evaluate(column) == list(story.weights.names)  # site 2 before site 10
+        assert page.evaluate(column) == list(story.names)  # site 2 before site 10
 
 
 # Paper, no scripts, many agents
@@ -361,7 +362,7 @@ def test_prints_light_and_whole(browser, files):
 
 
 def test_tables_are_there_without_scripts(browser, files, stories):
-    weights = stories["calibrated"].weights
+    weights = stories["calibrated"].ties
     with opened(browser, files["calibrated"], scripts=False) as page:
         assert page.locator("#agents-table tbody tr").count() == len(weights.names)
         assert page.locator(".filter").is_hidden()
@@ -377,7 +378,7 @@ def test_names_stay_text(browser, files):
 
 
 def test_a_thousand_agents(browser, files, stories):
-    path, weights = files["thousand"], stories["thousand"].weights
+    path, weights = files["thousand"], stories["thousand"].ties
     assert path.stat().st_size < LARGEST_FILE
     start = time.perf_counter()
     with opened(browser, path) as page:
