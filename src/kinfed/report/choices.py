@@ -136,23 +136,26 @@ def _dots(drawn: Sequence[int], calibration: Calibration) -> Html:
 def _combined(stacking: Stacking, loss: str) -> Html:
     frame = stacking.table
     told = (
-        "A prior is what is believed of a model before the agent's own rows are seen: nothing of the others (learning "
-        "alone), that all have one common model, that they scatter about it (random coefficients), or that they form "
-        "clusters. Every agent's model is a mixture of what these make of its rows, with the shares that predicted rows "
-        "best which were held out."
+        "A prior is what is believed of a model before the agent's own rows are seen: nothing (learning alone), that all "
+        "have one common model, that they scatter about it (random coefficients), or that they form clusters. Every model "
+        "is a mixture of what these make of its rows, with the shares that predicted rows held out best."
     )
     words = (
-        f"Out-of-fold {loss}: on rows held out, mean over agents; lower is better. A penalty or strength of 10 counts "
-        "like 10 rows that say zero, or what the common model says."
+        f"The {loss} is a mean over agents; lower is better. A penalty or strength of 10 counts like 10 rows that say "
+        "zero, or what the common model says."
     )
-    columns = [Column("Prior", "text"), Column("Share"), Column(f"Out-of-fold {loss}", hint="Lower is better")]
+    columns = [
+        Column("Prior", "text"),
+        Column("Share"),
+        Column(sentence(loss)[:-1], hint="On rows held out"),
+    ]
     rows = [
         [escape(str(name)), percent(share), number(mean, 4)]
         for name, share, mean in zip(frame.index, frame["share"], frame["out-of-fold loss"], strict=True)
     ]
     shown = min(len(frame), _BEST)
-    rest = f", the largest of {len(frame)}" if shown < len(frame) else ""
-    caption = f"Shares of {counted(shown, 'prior')}{rest} in every model, and beside them the {loss} of each alone."
+    which = f"the {shown} largest of {len(frame)} priors" if shown < len(frame) else counted(shown, "prior")
+    caption = f"Shares of {which} in every model; at the right the {loss} of each alone, on rows held out."
     return joined(
         paragraph(told),
         figure(_bars(stacking, loss), caption),
@@ -164,7 +167,7 @@ def _combined(stacking: Stacking, loss: str) -> Html:
 def _bars(stacking: Stacking, loss: str) -> Html:
     """A bar for every share, its number at the end, and the loss on rows held out at the right."""
     frame = stacking.table.head(_BEST)
-    height, right = _TOP + _ROW * (len(frame) + 1), _WIDTH - 16
+    height, right = 2 * _TOP + _ROW * (len(frame) + 1), _WIDTH - 16
     longest = right - _NAMES - 2 * _PERCENT
     top = max(float(frame["share"].iloc[0]), 1e-12)
     drawn = [
@@ -173,11 +176,12 @@ def _bars(stacking: Stacking, loss: str) -> Html:
         label(right, _TOP + 14, shortened(loss, 16), "end"),
     ]
     for line, (name, row) in enumerate(frame.iterrows()):
-        y, length = _TOP + _ROW * (line + 1.5), longest * float(row["share"]) / top
+        share = float(row["share"])
+        y, length = _TOP + _ROW * (line + 1.5), longest * share / top
         drawn += [
             label(_NAMES - 14, y + 4, shortened(str(name), 52), "end", "chosen" if line == 0 else "other"),
             f'<rect class="share" x="{_NAMES}" y="{y - 7:.1f}" width="{max(length, 1):.1f}" height="14" rx="3"/>',
-            label(_NAMES + length + 8, y + 4, percent(float(row["share"]), 0), "start"),
+            label(_NAMES + length + 8, y + 4, percent(share, 0 if share >= 0.01 else 1), "start"),
             label(right, y + 4, number(float(row["out-of-fold loss"]), 4), "end"),
         ]
     best = frame.index[0]

@@ -122,11 +122,12 @@ WORDS: Mapping[Kind, Words] = {
         matrix=(
             "Every row is an agent's model, every column an agent that speaks in it. Influence is the share of the model's "
             "fitted values, its predictions for its own rows, that follows the column's outcomes: squared sensitivities "
-            f"that sum to 100{SPACE}% in a row. The diagonal, in another colour, is what an agent says in its own model."
+            f"that sum to 100{SPACE}% in a row, so that many quiet voices count little. The diagonal, in another colour, "
+            "is the agent's own."
         ),
         nobody="Here nobody speaks in another's model: only the diagonal has influence.",
         amount="influence",
-        own="influence of its own",
+        own="own influence",
         row="model of",
         column="speaks",
         opens="the agent whose model it is",
@@ -143,10 +144,10 @@ WORDS: Mapping[Kind, Words] = {
             "An arrow points to the agent whose model it is, from an agent that speaks in it more than most; up to three "
             "for each."
         ),
-        median="An agent's say in its own model, median",
+        median="Own influence, median",
         reading=(
-            "Own influence: the share of a model's fitted values that follows the agent's own outcomes; what is left "
-            "follows those of others."
+            "Own influence: the share of the model's fitted values that follows the agent's own outcomes, in squared "
+            "sensitivities."
         ),
     ),
 }
