@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
@@ -118,7 +119,7 @@ def _call(result: Weighting) -> str:
     settings, usual = result.settings, type(result.settings)()
     # A rule selects the weighted method by itself.
     by_rule = settings.method == "weighted" or not isinstance(result, Personalization)
-    told = {"rule": settings.rule} if by_rule else {"method": settings.method}
+    told: dict[str, Any] = {"rule": settings.rule} if by_rule else {"method": settings.method}
     told |= {"learner": result.learner, "seed": settings.seed}
     for one in fields(settings):
         value = dict(settings.shown_options) if one.name == "options" else getattr(settings, one.name)

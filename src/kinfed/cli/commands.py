@@ -180,7 +180,7 @@ def _personalize(settings: Settings, json: bool, force: bool) -> None:
         return
     tested = ["Nothing was tested: all rows were trained on."]
     if result.scored:
-        compared = [one for one in str(result).split("\n") if one != result.warning]
+        compared = [one for one in str(result).split("\n") if one not in (result.warning, *result.choices)]
         tested = [*compared, gained(result, "an agent", "the agents"), f"Scores are in {out / 'scores.csv'}."]
     say(
         *([result.warning] if result.warning else []),

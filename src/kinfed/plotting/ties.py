@@ -68,7 +68,7 @@ _WORDS: Mapping[Kind, _Words] = {
         "influence",
         "agent that speaks in the model of the row",
         "Who speaks in whose model",
-        "Who speaks most in the models of {} agents: an arrow leads to whose model it is, the darker the louder",
+        "Who speaks most in the models of {} agents:\nan arrow leads to whose model it is, the darker the louder",
         "Who speaks in the model of {}",
         "plot.influence()",
     ),

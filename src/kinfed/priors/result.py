@@ -64,7 +64,8 @@ class Stacking:
     def __str__(self) -> str:
         shares = self.table["share"]
         shown = "; ".join(f"{name} ({share:.0%})" for name, share in shares.head(_NAMED).items())
-        rest = f"; {len(shares) - _NAMED} others ({shares.iloc[_NAMED:].sum():.0%})" if len(shares) > _NAMED else ""
+        others = len(shares) - _NAMED
+        rest = f"; {others} other{'s' * (others > 1)} ({shares.iloc[_NAMED:].sum():.0%})" if others > 0 else ""
         combined = f"one combination of {len(shares)} priors" if len(shares) > 1 else "one prior"
         return (
             f"{combined} for all agents: {shown}{rest}; own influence on the fitted values, median over agents, "

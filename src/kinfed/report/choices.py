@@ -170,7 +170,7 @@ def _bars(stacking: Stacking, loss: str) -> Html:
     height, right = 2 * _TOP + _ROW * (len(frame) + 1), _WIDTH - 16
     longest = right - _NAMES - 2 * _PERCENT
     top = max(float(frame["share"].iloc[0]), 1e-12)
-    drawn = [
+    drawn: list[str] = [
         label(_NAMES - 14, _TOP + 14, "prior", "end"),
         label(_NAMES, _TOP + 14, "share", "start"),
         label(right, _TOP + 14, shortened(loss, 16), "end"),

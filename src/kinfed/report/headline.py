@@ -252,12 +252,14 @@ def _by_priors(expected: Any, loss: str) -> tuple[str, Html]:
     saved = float(expected.mean)
     if not np.isfinite(saved):
         return "Nothing could be predicted: no agent has rows enough to hold some out.", Html("")
-    change = Change(-saved)
+    low, high = expected.interval
+    change = Change(-saved, -high, -low)
+    ends = f"; {percent(expected.level, 0)} interval {change.interval}" if change.has_interval else ""
     lead = (
         f"Learning with kin is expected to {'lower' if saved >= 0 else 'raise'} an agent's {loss} by {change.size(saved)} "
-        "in the mean, against learning alone, judged on rows that every agent held out."
+        "against learning alone, in the mean over agents, judged by models and by rows that every agent held out."
     )
-    return lead, _predicted_card(change, f"{loss} on rows held out, mean over agents")
+    return lead, _predicted_card(change, f"{loss} of new rows, mean over agents{ends}")
 
 
 def _by_theory(predicted: PredictedGain) -> tuple[str, Html]:

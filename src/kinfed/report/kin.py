@@ -199,8 +199,8 @@ def map_of_agents(context: ReportContext) -> Section | None:
     told = (
         f"Agents whose data look alike are near. The distance is the MMD of their data, {shown}"
         if ties.evidence is not None
-        else "Agents in whose models the same others speak are near. The squared distance is 1 less the overlap, which is "
-        f"1 where the same agents speak in both models and 0 where nobody speaks in both; it is {shown}"
+        else "Agents in whose models the same others speak are near, or in one place. Their overlap is 1 where the same "
+        f"agents speak in both models, and 0 where nobody does; the squared distance is 1 less the overlap, {shown}"
     )
     known = context.data.groups
     columns = [

@@ -148,8 +148,8 @@ def by_priors(expected: Any, names: tuple[str, ...], loss: str) -> Prediction:
         chance = f" That it gains at all has a probability of {percent(probable[agent], 0)}."
         ends = f"{signed_percent(low[agent])} to {signed_percent(high[agent])}"
         return (
-            f"From rows held out, learning with kin is expected to {'save' if gain[agent] >= 0 else 'cost'} "
-            f"{percent(abs(gain[agent]))} of its {loss} ({percent(expected.level, 0)} interval of what is saved: {ends})."
+            f"Learning with kin is expected to {'save' if gain[agent] >= 0 else 'cost'} {percent(abs(gain[agent]))} of the "
+            f"{loss} that it has alone ({percent(expected.level, 0)} interval of what is saved: {ends})."
             f"{chance if np.isfinite(probable[agent]) else ''}"
         )
 
@@ -157,13 +157,13 @@ def by_priors(expected: Any, names: tuple[str, ...], loss: str) -> Prediction:
         gain=gain,
         error=error,
         meaning=(
-            f"of the {loss} that the agent has when it learns alone. It is an estimate from rows that were held out, and "
-            "allows for priors having been chosen by the same rows"
+            f"of the {loss} that the agent has when it learns alone, on new rows. It is an estimate from how far the two "
+            "models are apart and from rows that were held out"
         ),
-        uncertainty="one standard error",
+        uncertainty="one posterior standard deviation",
         advised=(
-            "Advice: join, or stay local, where a gain, or a loss, is probable enough in view of the error; else there is "
-            "too little data to say."
+            "Advice: join where a gain is probable enough, stay local where a loss is; elsewhere there is too little data "
+            "to say."
         ),
         shares=True,
         advice=advice,
