@@ -10,7 +10,16 @@ import pytest
 
 from browser import started
 from kinfed.report import write_report
-from report_samples import HOSTILE, calibrated_story, diagnosis_of, drawn_scores, story_of, weights_of
+from kinfed.reporting import report_data
+from report_samples import (
+    HOSTILE,
+    calibrated_story,
+    diagnosis_of,
+    drawn_scores,
+    stacked_result,
+    story_of,
+    weights_of,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -46,12 +55,16 @@ def with_absent(weights, agent):
 
 @pytest.fixture(scope="module")
 def stories():
+    apart = report_data(stacked_result("logistic", backend="sites", names=[f"site {{row}} {k}" for k in range(9)]))
     return {
         "calibrated": calibrated_story(),
         "schools": told(weights_of(160, "similarity-test", spread=0.5, dim=8)),
         "hostile": told(weights_of(len(HOSTILE), names=list(HOSTILE))),
         "thousand": told(weights_of(1000)),
         "absent": told(with_absent(weights_of(6, "similarity-test"), 2)),
+        "stacked": report_data(stacked_result()),
+        "apart": replace(apart, ties=replace(apart.ties, evidence=None)),  # as it is told of sites far away
+        "untold": replace(apart, ties=None, stacking=None, how="method of-ones-own"),
     }
 
 
@@ -108,7 +121,7 @@ def violations(page):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["calibrated", "schools", "hostile"])
+@pytest.mark.parametrize("name", ["calibrated", "schools", "hostile", "stacked", "apart", "untold"])
 def test_fits_every_screen(browser, files, name, width, scheme):
     with opened(browser, files[name], width=width, scheme=scheme) as page:
         page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
@@ -119,7 +132,13 @@ def test_fits_every_screen(browser, files, name, width, scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("name, width", [("calibrated", 320), ("calibrated", 1440), ("schools", 768), ("hostile", 320)])
+@pytest.mark.parametrize(
+    "name, width",
+    [
+        *[("calibrated", 320), ("calibrated", 1440), ("schools", 768), ("hostile", 320)],
+        *[("stacked", 320), ("stacked", 1440), ("apart", 768), ("untold", 768)],
+    ],
+)
 def test_axe_finds_nothing_serious(browser, files, name, width, scheme):
     with opened(browser, files[name], width=width, scheme=scheme) as page:
         opens = "details:not(.agent), #agent-0, #agent-3"
@@ -165,22 +184,32 @@ def shown_order(page):
     return page.evaluate("JSON.parse(document.getElementById('data').textContent).agents")
 
 
+CELLS = {
+    "weights": ("ROW gives its own data", "ROW listens to COLUMN with "),
+    "influence": ("In its own model ROW speaks with ", "In the model of ROW, COLUMN speaks with "),
+}
+
+
 def check_cell(words, weights, row, column):
     """The words name both agents and hold the numbers that the weights hold; the last digit may be rounded otherwise."""
     one, two = weights.names[row], weights.names[column]
     shown, exact = float(re.search(r"(\d+\.\d+) %", words)[1]), 100 * weights.matrix[row, column]
     assert shown == pytest.approx(exact, abs=0.0051 + 1e-5 if exact >= 1 else 1e-4, rel=0 if exact >= 1 else 0.06)
+    own, other = CELLS[weights.kind]
     if row == column:
-        assert words.startswith(f"{one} gives its own data")
+        assert words.startswith(own.replace("ROW", one))
         return
-    assert words.startswith(f"{one} listens to {two} with ")
+    assert words.startswith(other.replace("ROW", one).replace("COLUMN", two))
+    if weights.evidence is None:
+        assert "MMD" not in words
+        return
     far, chance = re.search(r"Squared MMD (\S+), chance explains up to (\S+):", words).groups()
     assert float(far) == pytest.approx(weights.evidence.squared_distances[row, column], rel=0.006)
     assert float(chance) == pytest.approx(weights.evidence.null_quantiles[row, column], rel=0.006)
     assert ("they differ" in words) == bool(weights.evidence.differ[row, column])
 
 
-@pytest.mark.parametrize("name", ["calibrated", "schools", "hostile"])
+@pytest.mark.parametrize("name", ["calibrated", "schools", "hostile", "stacked", "apart"])
 def test_hover_tells_the_numbers_of_a_cell(browser, files, stories, name):
     weights = stories[name].ties
     with opened(browser, files[name]) as page:
@@ -369,6 +398,21 @@ def test_tables_are_there_without_scripts(browser, files, stories):
         assert page.locator("#network .node").count() == len(weights.names)
         assert page.locator("#weights details table").first.locator("tbody tr").count() == len(weights.names)
         assert "The matrix is drawn with JavaScript" in text_of(page, "noscript")
+
+
+def test_a_page_without_a_matrix_still_filters_and_sorts(browser, files, stories):
+    names = stories["untold"].names
+    with opened(browser, files["untold"]) as page:
+        assert page.locator("#matrix, #network, #map-drawing").count() == 0
+        assert page.locator("#agents-table tbody tr").count() == len(names)
+        page.locator("#filter-name").fill("8")
+        assert page.locator("#agents-table tbody tr:not([hidden])").count() == sum("8" in name for name in names)
+        page.locator("#agents-table thead button", has_text="Test rows").click()
+        page.locator("#agents-table tbody tr:not([hidden]) a").first.click()
+        page.wait_for_function("document.querySelector('details.agent[open]') !== null")
+        page.locator("#scheme").click()
+        page.locator("#scheme").click()
+        assert page.locator("#scheme").text_content() == "Colours: dark"
 
 
 def test_names_stay_text(browser, files):
