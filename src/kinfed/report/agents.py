@@ -197,7 +197,11 @@ def _collaborators(context: ReportContext, agent: int) -> Html:
     columns = [Column(words.others, "text"), Column(words.amount.capitalize())]
     rows = [[agent_link(k, context.names[k]), weight(row[k])] for k in heard]
     if evidence is not None:
-        columns += [Column("Squared MMD"), Column("Chance up to"), Column("Differs", "text")]
+        columns += [
+            Column("Squared MMD", hint="How far apart the rows of the two agents are; 0 for one distribution"),
+            Column("Chance up to", hint="What chance explains of that in 95 of 100 cases"),
+            Column("Differs", "text"),
+        ]
         for told, k in zip(rows, heard, strict=True):
             distance, quantile = float(evidence.squared_distances[agent, k]), float(evidence.null_quantiles[agent, k])
             differs = NOTHING if not np.isfinite(distance) else "yes" if distance > quantile else "no"

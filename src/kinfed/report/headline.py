@@ -197,7 +197,8 @@ def _interval(change: Change, comparison: PairedComparison) -> Html:
 
 def _predicted(context: ReportContext) -> Html:
     data = context.data
-    note = paragraph("Predicted, not measured: no model has been tested yet.", "badge")
+    tested = "no model has been tested yet."
+    note = paragraph(f"Predicted, not measured: {tested}", "badge")
     if data.calibration is not None:
         lead, cards = _by_calibration(data.calibration)
     elif data.expected is not None:
@@ -205,7 +206,7 @@ def _predicted(context: ReportContext) -> Html:
     elif data.predicted is not None:
         lead, cards = _by_theory(data.predicted)
     else:
-        return joined(note, paragraph(_not_predicted(data), "lead"))
+        return joined(paragraph(f"Not measured: {tested}", "badge"), paragraph(_not_predicted(data), "lead"))
     counts = {word: context.prediction.advice.count(word) for word in (JOIN, UNKNOWN, STAY)}
     advised = paragraph(context.prediction.advised, "muted")
     card = f'<article class="card"><h3>Advice to the agents</h3>{stacked(counts, "agents")}{advised}</article>'
