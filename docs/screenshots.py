@@ -34,7 +34,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=_chromium(), args=ARGUMENTS)
         _picture(browser, address, "report-light", 1280, 1200, "light", "#in-short")
-        _picture(browser, address, "report-dark", 1280, 1200, "dark", "#weights")
+        _picture(browser, address, "report-dark", 1280, 1200, "dark", "#matrix-heading")
         _picture(browser, address, "report-phone", 390, 844, "light", "#in-short")
         _picture(browser, address, "report-agent", 1280, 900, "light", "#agent-0")
         browser.close()

@@ -1,10 +1,14 @@
 """Stories to report: small and large federations, hostile names, missing values."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
 import kinfed
 from kinfed.analysis import METRICS, Diagnosis, ShiftTest
+from kinfed.analysis.ties import Ties
+from kinfed.federation import Agent
 from kinfed.report import ReportData
 
 HOSTILE = (
@@ -80,6 +84,11 @@ def diagnosis_of(names, seed=0):
 def story_of(weights, **told):
     """A story about weights; everything else is absent unless it is told."""
     absent = {
+        "names": weights.names,
+        "sizes": weights.sizes,
+        "how": f"rule {weights.rule}",
+        "ties": Ties.of_weights(weights),
+        "calibration": weights.calibration,
         "title": "Agents of a test",
         "scored": {},
         "comparisons": {},
@@ -94,13 +103,13 @@ def story_of(weights, **told):
         "seed": 0,
         "command": "kinfed personalize data.csv --out results",
     }
-    return ReportData(weights=weights, **{**absent, **told})
+    return ReportData(**{**absent, **told})
 
 
 def calibrated_story(backend="pooled"):
     """Twelve agents of two kinds, calibrated, trained and tested."""
     generated = kinfed.concept_shift(n_agents=12, n=15, dim=3, spread=0.0, seed=0)
-    result = kinfed.personalize(generated.train, test=generated.test(50, seed=1), backend=backend)
+    result = kinfed.personalize(generated.train, rule="calibrated", test=generated.test(50, seed=1), backend=backend)
     exchange = result.exchange
     return story_of(
         result.weights,
@@ -112,3 +121,26 @@ def calibrated_story(backend="pooled"):
         attendance=None if exchange is None else exchange.attendance,
         groups=tuple(f"kind {label}" for label in generated.train.groups),
     )
+
+
+def two_kinds(learner="ridge", n_agents=12, names=None):
+    """Agents of two opposite kinds, to train and to test on; numbers for ridge, else two classes."""
+    generated = kinfed.concept_shift(n_agents=n_agents, n=20, dim=3, spread=0.05, seed=0)
+    names = generated.train.names if names is None else names
+
+    def told(federation):
+        return replace(
+            federation,
+            agents=tuple(
+                Agent(name, one.X, one.y if learner == "ridge" else (one.y > 0).astype(int))
+                for name, one in zip(names, federation, strict=True)
+            ),
+        )
+
+    return told(generated.train), told(generated.test(30, seed=1))
+
+
+def stacked_result(learner="ridge", *, test=True, names=None, **options):
+    """Stacked priors of agents of two kinds."""
+    train, later = two_kinds(learner, 12 if names is None else len(names), names)
+    return kinfed.personalize(train, learner, test=later if test else None, method="stacked", **options)

@@ -32,7 +32,7 @@ def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
     done = in_a_process("demo", "--out", "demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     what, gain, where = done.stdout.strip().splitlines()
-    assert what.startswith("160 schools shared sketches, moments and scores")
+    assert what.startswith("160 schools shared ")
     assert done.stderr == ""  # no bars where the output is not a terminal, and no warnings
     scores = scores_in(tmp_path / "demo")
     assert len(scores) == 160
@@ -50,20 +50,15 @@ def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
         assert f"{compared.second_mean:.4g} for" in gain
         assert f"({compared.first_mean / compared.second_mean - 1:+.1%}" in gain
     assert "demo/index.html" in where
-    weights = pd.read_csv(tmp_path / "demo" / "weights.csv", index_col="target")
-    np.testing.assert_allclose(weights.sum(axis=1), 1.0)
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == [
-        "calibration.csv",
-        "explanation.csv",
-        "hsb82.csv",
-        "index.html",
-        "models",
-        next((tmp_path / "demo").glob("result-*.npz")).name,
-        "result.json",
-        "scores.csv",
-        "settings.toml",
-        "weights.csv",
-    ]
+    tables = ["influence.csv", "members.csv"]
+    if result.weighed is not None:
+        tables = ["weights.csv", "explanation.csv", "calibration.csv"]
+    matrix = pd.read_csv(tmp_path / "demo" / tables[0], index_col=0)
+    assert matrix.shape == (160, 160)
+    np.testing.assert_allclose(matrix.sum(axis=1), 1.0)
+    archive = next((tmp_path / "demo").glob("result-*.npz")).name
+    others = ["hsb82.csv", "index.html", "models", archive, "result.json", "scores.csv", "settings.toml"]
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == sorted([*tables, *others])
 
 
 @pytest.mark.slow
@@ -181,6 +176,54 @@ def test_json_is_one_document_that_agrees_with_the_files(kinfed_here, tmp_path):
     by_name = {agent["agent"]: agent for agent in document["agents"]}
     assert by_name["small"]["personalized"] is None  # two rows leave none to test on
     assert by_name["3"]["local"] == pytest.approx(scores.loc["3", "local"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["pooled", "sites"])
+def test_priors_have_files_words_and_a_report(kinfed_here, tmp_path, backend):
+    arguments = ("personalize", "patients.csv", *ABOUT, "--method", "stacked", "--backend", backend, "--out", "p")
+    code, told, wrong = kinfed_here(*arguments)
+    assert (code, wrong) == (0, "")
+    lines = told.splitlines()
+    assert lines[-1] == (
+        "Who speaks in whose model is in p/influence.csv, the priors are in p/members.csv, and the report is p/index.html."
+    )
+    assert len(lines) == len(set(lines))  # nothing is said twice
+    result = kinfed.load(tmp_path / "p")
+    assert str(result.stacking) in lines
+    found = pd.read_csv(tmp_path / "p" / "influence.csv", index_col="agent")
+    np.testing.assert_allclose(found, result.influence)
+    members = pd.read_csv(tmp_path / "p" / "members.csv", index_col="member")
+    assert members["share"].sum() == pytest.approx(1.0)
+    assert members.index[0] in (tmp_path / "p" / "index.html").read_text()
+    assert not (tmp_path / "p" / "weights.csv").exists()
+    # Another method's files take their place.
+    assert kinfed_here(*arguments, "--rule", "local", "--method", "weighted", "--force")[0] == 0
+    assert not (tmp_path / "p" / "influence.csv").exists()
+    assert not (tmp_path / "p" / "members.csv").exists()
+    assert (tmp_path / "p" / "weights.csv").exists()
+
+
+def test_json_of_priors_and_of_methods_that_tell_nothing(kinfed_here, tmp_path):
+    def run(*options):
+        code, told, _ = kinfed_here("personalize", "patients.csv", *ABOUT, *options, "--json")
+        assert code == 0
+        return json.loads(told)
+
+    document = run("--method", "stacked", "--out", "p")
+    assert document["weights"] is None
+    stacking = kinfed.load(tmp_path / "p").stacking
+    assert document["influence"]["median own influence"] == pytest.approx(np.median(stacking.own))
+    assert {one["member"]: one["share"] for one in document["stacking"]} == pytest.approx(stacking.table["share"].to_dict())
+    assert {"p/influence.csv", "p/members.csv"} <= set(document["files"])
+    assert document["agents"][3]["own influence"] == pytest.approx(stacking.own[3])
+    plain = run("--method", "grand-mean", "--out", "q")
+    assert (plain["weights"], plain["influence"], plain["stacking"]) == (None, None, None)
+    assert plain["report"] == "q/index.html"
+    assert (tmp_path / "q" / "index.html").is_file()
+    weighted = run("--rule", "local", "--method", "weighted", "--out", "r")
+    assert weighted["weights"]["rule"] == "local"
+    assert (weighted["influence"], weighted["stacking"]) == (None, None)
 
 
 @pytest.mark.parametrize("command", ["weights", "theory"])

@@ -186,7 +186,7 @@ def test_logistic_at_home_is_exact_in_the_own_rows_and_near_in_the_others(n_clas
     # The quadratic touches the log loss where it was expanded, in value and slope.
     curvature, _ = expanded(train[0], agents.spec)
     assert np.linalg.eigvalsh(curvature)[0] > -1e-12
-    risk = HomeRisk.of(everybody, rows, 1, left, agents.spec, 0.01, True)
+    risk = HomeRisk.of(everybody, rows, 1, left, agents.spec, np.full(4, 0.01), True)
     theta = rng.standard_normal(risk.shape)
     value, gradient = risk.value_and_gradient(theta)
     step = 1e-6 * rng.standard_normal(risk.shape)

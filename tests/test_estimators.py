@@ -108,7 +108,10 @@ def fitted_to_rows(rows):
         (lambda m, X, y, a: clone(m).fit(X, y, agent="place"), "no column 'place'"),
         (lambda m, X, y, a: clone(m).fit(X.to_numpy(), y, agent="place"), "X is not a DataFrame"),
         (lambda m, X, y, a: clone(m).fit(X * 0 + 1, y, agent=a), "constant"),
-        (lambda m, X, y, a: clone(m).fit(X, y, agent=["lonely", *a[1:]]), "agent lonely has one point"),
+        (
+            lambda m, X, y, a: clone(m).set_params(rule="entropic").fit(X, y, agent=["lonely", *a[1:]]),
+            "agent lonely has one point",
+        ),
         (lambda m, X, y, a: kinfed.PersonalizedRegressor("logistic").fit(X, y, agent=a), "learner for regression"),
         (lambda m, X, y, a: kinfed.PersonalizedRegressor(rule="best").fit(X, y, agent=a), "rule 'best' is not known"),
         (lambda m, X, y, a: kinfed.PersonalizedClassifier().fit(X, y * 0 > 1, agent=a), "at least two classes"),

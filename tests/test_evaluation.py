@@ -297,12 +297,13 @@ def test_a_model_worse_than_the_floor_is_said_to_be():
     X, y = rng.normal(size=(400, 12)), rng.normal(size=400)
     federation = Federation.from_arrays(X, y, np.repeat([f"site {k}" for k in range(20)], 20))
     train, test = federation.split(test_size=0.5, seed=0)
-    result = kinfed.personalize(train, rule="local", test=test)
+    ridge = kinfed.make_learner("ridge", penalty=0.01)  # one that was not chosen for these rows
+    result = kinfed.personalize(train, ridge, "local", test)
     assert result.compare("floor").verdict == "worse"
     assert str(result).startswith(
         "On average personal models are worse than the agents' own means, which need no model: mean"
     )
-    assert kinfed.personalize(train, rule="local", test=test, baselines=False).warning == result.warning
+    assert kinfed.personalize(train, ridge, "local", test, baselines=False).warning == result.warning
     better = kinfed.concept_shift(n_agents=8, n=30, dim=2, spread=0.0, seed=0)
     assert kinfed.personalize(better.train, rule="local", test=better.test(30, seed=1)).warning == ""
 

@@ -204,7 +204,8 @@ def test_known_truth_is_that_of_raw_columns():
     found = kinfed.known_excess_risk(generated, "similarity-test")
     assert list(found) == ["local", "grand-mean", "similarity-test"]
     for name, one in found.items():
-        result = kinfed.personalize(generated.train, "ridge", rule=name, baselines=False)
+        ridge = kinfed.make_learner("ridge", penalty=0.01)
+        result = kinfed.personalize(generated.train, ridge, rule=name, baselines=False)
         tables = [result.model(agent).coefficients["coefficient"] for agent in generated.train.names]
         slopes = ["x0", "x1", "x2"]
         theta = np.array([[*table[slopes], table.drop(slopes).item()] for table in tables])

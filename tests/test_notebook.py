@@ -60,7 +60,15 @@ def result():
     agent = np.repeat(HOSTILE, 14)
     y = X[:, 0] + np.repeat(rng.standard_normal(6), 14) + 0.1 * rng.standard_normal(len(X))
     train, test = kinfed.Federation.from_arrays(X, y, agent).split(0.3)
-    return kinfed.personalize(train, test=test)
+    return kinfed.personalize(train, rule="calibrated", test=test)
+
+
+@pytest.fixture(scope="module")
+def stacked(result):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((6 * 14, 2))
+    train = kinfed.Federation.from_arrays(X, X[:, 0] + rng.standard_normal(len(X)), np.repeat(HOSTILE, 14))
+    return kinfed.personalize(train, test=train, method="stacked")
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +105,29 @@ def test_every_card_is_well_formed_and_hostile_names_are_text(result, prediction
             assert "</td><script>alert(1)</script>" in text, name
             assert '"><img src=x onerror=alert(1)>' in text, name
             assert "x\N{REPLACEMENT CHARACTER}" in text, name
+
+
+def test_results_without_weights_show_priors_and_who_speaks(stacked):
+    names = [re.sub("[\x00\x1b]", "\N{REPLACEMENT CHARACTER}", name) for name in stacked.known.names]
+    for one in (stacked, stacked.stacking, replace(stacked, scored={}), super(type(stacked), stacked)):
+        shown = one._repr_html_()
+        text = read(shown)
+        assert "Priors and their shares" in text
+        assert "Who speaks in whose model" in text
+        rows = {row[0]: row for row in rows_of(shown) if len(row) == 4}
+        assert float(rows[names[0]][2]) == pytest.approx(stacked.stacking.own[0], rel=1e-3)
+    assert str(stacked.stacking) in str(stacked)
+    shares = {row[0]: row[1] for row in rows_of(stacked._repr_html_()) if len(row) == 3}
+    first = stacked.stacking.table.iloc[0]
+    assert float(shares[str(first.name)]) == pytest.approx(first["share"], rel=1e-3)
+
+
+def test_methods_that_tell_nothing_have_a_card_too(stacked):
+    train = stacked.train
+    found = kinfed.personalize(train, method="grand-mean", baselines=False)
+    assert "Personal models of 6 agents" in read(found._repr_html_())
+    told = replace(found, found={})
+    assert "Method grand-mean" in read(super(type(told), told)._repr_html_())
 
 
 def test_a_federation_shows_its_agents_sizes_and_targets(result):

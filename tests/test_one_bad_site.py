@@ -150,8 +150,9 @@ def test_an_agent_that_is_set_aside_learns_alone_and_nobody_listens():
     np.testing.assert_allclose(result.models.coefficients[1:], without.models.coefficients, rtol=1e-6)
     assert "it is set aside, learns alone, and does not count in the means" in str(result)
     assert any("grams for kilograms" in one for one in result.choices)
-    alone = kinfed.personalize(train, rule="local")
-    np.testing.assert_allclose(result.models.coefficients[0], alone.models.coefficients[0])
+    ridge = kinfed.make_learner("ridge", penalty=0.01)
+    together, alone = (kinfed.personalize(train, ridge, rule).models for rule in ("grand-mean", "local"))
+    np.testing.assert_allclose(together.coefficients[0], alone.coefficients[0])
 
 
 def test_whoever_is_trusted_is_taken_in_as_it_is():

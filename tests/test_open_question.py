@@ -244,8 +244,8 @@ class Forgetting(Unruly):
 def test_a_site_that_was_started_anew_goes_on() -> None:
     train, test = generated()
     learner = kinfed.make_learner("ridge")
-    whole = run(InProcess(sites_of(train, test, learner)), method="ditto")
-    lost = run(Forgetting(sites_of(train, test, learner), at=7), method="ditto")
+    whole = run(InProcess(sites_of(train, test, learner)), method="ditto", baselines=False)
+    lost = run(Forgetting(sites_of(train, test, learner), at=7), method="ditto", baselines=False)
     apart = np.abs(lost.models.coefficients - whole.models.coefficients).max(axis=1)
     assert lost.exchange.attendance.empty
     assert apart[1] > 1e-3  # it has lost what it knew of its own model
@@ -388,7 +388,8 @@ def installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_an_installed_package_is_found_by_its_entry_point(wanted: dict[str, Any], backend: str) -> None:
     train, test = generated()
     assert "outside_kinfed" not in sys.modules
-    found = kinfed.personalize(train, test=test, backend=backend, **wanted)
+    given = {} if "method" in wanted else {"learner_options": {"penalty": 0.01}}
+    found = kinfed.personalize(train, test=test, backend=backend, **{"learner": "ridge", **wanted, **given})
     np.testing.assert_array_equal(found.scores["personalized"], found.scores["local"])
 
 

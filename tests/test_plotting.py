@@ -16,6 +16,8 @@ from conftest import embedded_agents
 from kinfed.analysis import Diagnosis, Scores, ShiftTest
 from kinfed.backends.audit import TO_AGENT, TO_SERVER, Audit
 from kinfed.plotting.style import NAMED_UP_TO, block_maxima, panels, short
+from kinfed.reporting import ties_of
+from report_samples import stacked_result
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +40,12 @@ def federation_of(n_agents, seed=0, classes=False):
 @pytest.fixture(scope="module")
 def result():
     generated = kinfed.concept_shift(n_agents=6, n=12, dim=2, spread=0.1, seed=0)
-    return kinfed.personalize(generated.train, test=generated.test(20, seed=1))
+    return kinfed.personalize(generated.train, rule="calibrated", test=generated.test(20, seed=1))
+
+
+@pytest.fixture(scope="module", params=["ridge", "logistic"])
+def stacked(request):
+    return stacked_result(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +327,78 @@ def test_a_result_shows_the_figures_of_its_weights(result):
         drawn(figure)
 
 
+# Results without weights
+
+
+def test_influence_is_drawn_in_kin_order_with_own_parts_apart(stacked):
+    figure = stacked.plot.influence()
+    axes = drawn(figure)
+    names = row_names(axes)
+    expected = stacked.influence.loc[names, names].to_numpy()
+    image = np.asarray(axes.images[0].get_array())
+    np.testing.assert_array_equal(np.isnan(image), np.eye(12, dtype=bool))
+    np.testing.assert_allclose(image[~np.eye(12, dtype=bool)], expected[~np.eye(12, dtype=bool)])
+    beside = next(one for one in axes.child_axes if one.get_xlabel() == "own influence")
+    np.testing.assert_allclose(lengths(beside), np.diagonal(expected))
+    assert axes.get_title("left") == "Who speaks in whose model: 12 agents"
+
+
+def test_members_are_the_bars_of_their_shares(stacked):
+    axes = drawn(stacked.plot.members(most=5))
+    table = stacked.stacking.table.head(5)
+    np.testing.assert_allclose(lengths(axes), table["share"])
+    assert row_names(axes) == list(table.index)
+    assert [f"{loss:.4g}" for loss in table["out-of-fold loss"]] == [one.get_text().split()[-1] for one in axes.texts]
+
+
+def test_maps_and_networks_are_of_data_where_they_are_known_else_of_influence(stacked, tmp_path):
+    stacked = replace(stacked, found={**stacked.found})
+    stacked.found.pop("evidence", None)
+    stacked.save(tmp_path)
+    loaded = kinfed.load(tmp_path)
+    for one, unit in ((stacked, "MMD"), (loaded, "distance of who speaks")):
+        axes = drawn(one.plot.map())
+        assert axes.get_xlabel() == f"first coordinate ({unit})"
+        chart = ties_of(one).chart.coordinates
+        np.testing.assert_allclose(np.sort(dots(axes), axis=0), np.sort(chart, axis=0))
+        drawn(one.plot.network())
+
+
+def test_one_agents_row_has_distances_where_they_are_known(stacked, tmp_path):
+    name = stacked.known.names[4]
+    figure = stacked.plot.why(name, most=6)
+    row = stacked.influence.loc[name].sort_values(ascending=False).head(6)
+    np.testing.assert_allclose(lengths(figure.axes[0]), row)
+    assert row_names(figure.axes[0]) == list(row.index)
+    assert len(figure.axes) == 2
+    found = {one: value for one, value in stacked.found.items() if one != "evidence"}
+    replace(stacked, found=found).save(tmp_path)
+    assert len(kinfed.load(tmp_path).plot.why(4).axes) == 1
+    with pytest.raises(kinfed.InputError, match="agent 'nobody' is not known"):
+        stacked.plot.why("nobody")
+
+
+@pytest.mark.parametrize("figure", ["weights", "effective_sample_size", "calibration"])
+def test_results_without_weights_say_what_they_show_instead(stacked, figure):
+    with pytest.raises(kinfed.InputError, match=r"no weights to show; plot\.influence\(\) shows who speaks"):
+        getattr(stacked.plot, figure)()
+
+
+def test_results_of_weights_say_that_they_have_no_influence(result):
+    with pytest.raises(kinfed.InputError, match=r"no influence to show; plot\.weights\(\) shows"):
+        result.plot.influence()
+    with pytest.raises(kinfed.InputError, match=r"combines no priors; plot\.weights\(\) shows"):
+        result.plot.members()
+
+
+def test_methods_that_tell_neither_say_so():
+    generated = kinfed.concept_shift(n_agents=4, n=8, dim=2, spread=0.1, seed=0)
+    found = kinfed.personalize(generated.train, method="grand-mean")
+    for figure in (found.plot.map, found.plot.network, found.plot.influence, found.plot.members, found.plot.weights):
+        with pytest.raises(kinfed.InputError, match=r"method 'grand-mean'.*; (method='stacked'|rule='calibrated')"):
+            figure()
+
+
 def test_scores_leave_out_agents_without_test_points():
     scores = Scores(
         "regression", ("a", "b", "c"), np.array([2, 0, 5]), {"mean squared error": np.array([3.0, np.nan, 1.0])}
@@ -412,6 +491,8 @@ def test_one_panel_figures_draw_into_given_axes(result, prediction):
         result.plot.network,
         result.plot.effective_sample_size,
         result.plot.calibration,
+        stacked_result().plot.influence,
+        stacked_result().plot.members,
         lambda axes: result.plot.gains("local", axes),
         result.scored["local"].plot.agents,
         prediction.plot.gains,

@@ -17,10 +17,10 @@ from sklearn.cluster import KMeans
 import kinfed
 from kinfed.embedding import FEW_ROWS
 from kinfed.report import ReportData, write_report
+from kinfed.report.choices import drawn_candidates
 from kinfed.report.context import context_of
 from kinfed.report.headline import answer
 from kinfed.report.page import embedded_data, page
-from kinfed.report.run import drawn_candidates
 from kinfed.report.text import Change, Measure, counted, listed, nbytes, percent, sentence, signed_percent, weight
 from kinfed.reporting import report_data
 from report_samples import (
@@ -137,8 +137,8 @@ def test_tables_and_drawings_are_named(whole):
 def test_every_agent_has_a_section(whole):
     read = Page(page(whole))
     agents = [one["id"] for one in read.all("details") if one.get("class") == "agent"]
-    assert agents == [f"agent-{k}" for k in range(len(whole.weights.names))]
-    assert all(name in read.text for name in whole.weights.names)
+    assert agents == [f"agent-{k}" for k in range(len(whole.names))]
+    assert all(name in read.text for name in whole.names)
 
 
 def test_numbers_that_are_not_there_are_not_shown(whole):
@@ -248,8 +248,8 @@ def test_before_training_the_page_only_predicts():
 
 def test_calibration_predicts_before_training(calibrated):
     story = ReportData(**{**calibrated.__dict__, "scored": {}, "comparisons": {}})
-    choice = story.weights.calibration.choice
-    saved = 1 - choice.mean[choice.chosen] / choice.mean[story.weights.calibration.local]
+    choice = story.calibration.choice
+    saved = 1 - choice.mean[choice.chosen] / choice.mean[story.calibration.local]
     assert f"predicted to lower the squared error by {100 * saved:.1f} %" in Page(page(story)).text
 
 
@@ -262,10 +262,10 @@ def test_many_agents_are_not_predicted():
 
 def changed(story, **choice):
     """A calibrated story before training, with another choice, or a loss of another name."""
-    found = story.weights.calibration
+    found = story.calibration
     loss = choice.pop("loss", found.loss)
     calibration = replace(found, choice=replace(found.choice, **choice), loss=loss)
-    return replace(story, weights=replace(story.weights, calibration=calibration), scored={}, comparisons={})
+    return replace(story, calibration=calibration, scored={}, comparisons={})
 
 
 def short(story):
@@ -275,7 +275,7 @@ def short(story):
 
 
 def test_only_learning_alone_is_said_to_be_unbeaten(calibrated):
-    found = calibrated.weights.calibration
+    found = calibrated.calibration
     unbeaten = "no way of learning with others was clearly better than learning alone"
     alone = {"chosen": found.local, "personal": np.full(12, found.local), "versus_local": np.zeros(12)}
     assert unbeaten in short(changed(calibrated, **alone))
@@ -288,15 +288,15 @@ def test_only_learning_alone_is_said_to_be_unbeaten(calibrated):
 
 
 def test_a_negative_score_is_told_in_differences(calibrated):
-    found = calibrated.weights.calibration.choice
+    found = calibrated.calibration.choice
     story = changed(calibrated, loss="negative score", mean=found.mean - 5.0)
     lead = short(story)
-    saved = found.mean[story.weights.calibration.local] - found.mean[found.chosen]
+    saved = found.mean[story.calibration.local] - found.mean[found.chosen]
     assert f"predicted to lower the negative score by {saved:.3g}, in units typical of it," in lead
     prediction = context_of(story).prediction
     assert all("%" not in reason for reason in prediction.reasons)
     assert all("%" not in prediction.told(agent) for agent in range(12))
-    assert all("%" not in one for one in story.weights.calibration.describe()[:-2] if "instead would cost" in one)
+    assert all("%" not in one for one in story.calibration.describe()[:-2] if "instead would cost" in one)
 
 
 def test_learners_without_target_have_a_negative_score():
@@ -335,7 +335,7 @@ def test_predicted_gains_of_calibration_are_no_measured_shares(calibrated):
 
 
 def test_advice_of_calibration_is_its_own(calibrated):
-    assert context_of(calibrated).prediction.advice == calibrated.weights.advice
+    assert context_of(calibrated).prediction.advice == tuple(calibrated.calibration.advice(agent) for agent in range(12))
 
 
 def test_without_prediction_there_is_no_advice():
@@ -382,7 +382,7 @@ def unpacked(html, key):
 def test_embedded_data_holds_the_weights(rule):
     weights = weights_of(40, rule)
     html = embedded_data(context_of(story_of(weights)))
-    content, codes = unpacked(html, "weights")
+    content, codes = unpacked(html, "matrix")
     order = np.array(content["agents"])
     assert sorted(order) == list(range(40))
     assert content["names"] == [weights.names[k] for k in order]
@@ -395,13 +395,14 @@ def test_embedded_data_holds_the_weights(rule):
 def test_embedded_data_keeps_who_differs(spread):
     weights = weights_of(25, "similarity-test", spread=spread)
     html = embedded_data(context_of(story_of(weights)))
-    content, far = unpacked(html, "distances")
-    _, chance = unpacked(html, "chance")
+    content, _ = unpacked(html, "matrix")
+    told = content["distances"]
+    far, chance = (np.frombuffer(base64.b64decode(told[key]), "<u2").astype(float) for key in ("far", "chance"))
     grid = np.ix_(content["agents"], content["agents"])
     assert ((far > chance).reshape(25, 25) == weights.evidence.differ[grid]).all()
     exact = weights.evidence.squared_distances[grid].ravel()
-    values = np.where(far > 0, content["low"] * (content["high"] / content["low"]) ** ((far - 1) / 65534), 0.0)
-    assert values == pytest.approx(exact, rel=1e-3, abs=1e-15 * content["high"])
+    values = np.where(far > 0, told["low"] * (told["high"] / told["low"]) ** ((far - 1) / 65534), 0.0)
+    assert values == pytest.approx(exact, rel=1e-3, abs=1e-15 * told["high"])
 
 
 # Nothing breaks out
@@ -433,7 +434,7 @@ def test_hostile_names_do_no_harm():
     assert {tag for tag, _ in read.elements}.isdisjoint({"img", "iframe", "object", "base"})
     assert len(read.all("script")) == 2
     assert not any(key.startswith("on") or key == "autofocus" for _, attributes in read.elements for key in attributes)
-    content, _ = unpacked(html, "weights")
+    content, _ = unpacked(html, "matrix")
     assert sorted(content["names"]) == sorted(names)
     assert read.text.count("onerror=alert(1)>") > 5  # told, as text
 
@@ -489,8 +490,8 @@ def test_an_agent_that_never_answered_has_no_distances():
     known = type(evidence)(evidence.squared_distances * quiet, evidence.null_means * quiet, effective_dimension)
     html = page(story_of(replace(weights, evidence=known)))
     assert not re.search(r"\bnan\b", Page(html).text)
-    content, _ = unpacked(html, "weights")
-    assert [content["agents"][place] for place in content["silent"]] == [2]
+    content, _ = unpacked(html, "matrix")
+    assert [content["agents"][place] for place in content["distances"]["silent"]] == [2]
 
 
 def test_a_score_may_be_negative():
@@ -519,7 +520,7 @@ def test_groups_and_outliers_are_counted():
 
 def test_choices_show_the_table_of_calibration(calibrated):
     read = Page(page(calibrated))
-    table = calibrated.weights.calibration.table
+    table = calibrated.calibration.table
     assert all(name in read.text for name in table.index)
     assert f"judged {len(table)} candidates" in read.text
     drawing = next(one for one in read.all("svg") if one.get("class") == "dots")
@@ -529,7 +530,7 @@ def test_choices_show_the_table_of_calibration(calibrated):
 
 
 def test_simple_candidates_are_always_drawn(calibrated):
-    found = calibrated.weights.calibration
+    found = calibrated.calibration
     last = found.choice.mean.copy()
     last[[found.local, found.common]] = 1e3, 2e3  # worse than all others
     calibration = replace(found, choice=replace(found.choice, mean=last))
@@ -537,7 +538,7 @@ def test_simple_candidates_are_always_drawn(calibrated):
     assert len(drawn) == 15
     assert drawn[-2:] == [found.local, found.common]
     assert drawn[:13] == np.argsort(last, kind="stable")[:13].tolist()
-    html = page(replace(calibrated, weights=replace(calibrated.weights, calibration=calibration)))
+    html = page(replace(calibrated, calibration=calibration))
     drawing = html[html.index('class="dots"') :]
     drawing = drawing[: drawing.index("</svg>")]
     assert ">learning alone<" in drawing
@@ -579,7 +580,7 @@ def test_traffic_adds_up():
 
 def test_privacy_is_not_promised(plain):
     told = Page(page(plain)).text
-    least = int(plain.weights.sizes.min())
+    least = int(plain.sizes.min())
     assert "epsilon is infinite" in told
     assert f"by {2 * 2**0.5 / least:.3g} for the smallest agent ({least} rows)" in told
     assert f"fewer than {FEW_ROWS} rows here is 100 %" in told
@@ -587,7 +588,7 @@ def test_privacy_is_not_promised(plain):
     few = 100 * np.mean(some.sizes < FEW_ROWS)
     assert 0 < few < 100
     assert f"fewer than {FEW_ROWS} rows here is {few:.0f} %" in Page(page(story_of(some))).text
-    assert "by any length" in Page(page(story_of(plain.weights, norm_bound=None))).text
+    assert "by any length" in Page(page(replace(plain, norm_bound=None))).text
 
 
 def test_settings_let_others_repeat_it(plain):
@@ -641,7 +642,7 @@ def test_file_is_whole_or_not_there(plain, tmp_path, monkeypatch):
     assert before.endswith(b"</html>")
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("no room")))
     with pytest.raises(kinfed.InputError, match="cannot be written"):
-        write_report(story_of(plain.weights), path.parent)
+        write_report(replace(plain, title="another"), path.parent)
     assert path.read_bytes() == before
     assert [one.name for one in path.parent.iterdir()] == ["index.html"]
 
@@ -667,7 +668,7 @@ def test_models_worse_than_the_floor_are_said_to_be_in_the_first_line():
     X, y = rng.normal(size=(180, 6)), rng.integers(0, 2, 180)
     names = np.repeat([f"ward {k}" for k in range(6)], [60, 40, 40, 20, 10, 10])
     train, test = kinfed.Federation.from_arrays(X, y, names).split(test_size=0.4, seed=0)
-    result = kinfed.personalize(train, "logistic", "local", test)
+    result = kinfed.personalize(train, kinfed.make_learner("logistic", penalty=0.01), "local", test)
     told = Page(page(report_data(result))).text
     first = told.index(
         "On average personal models are worse than the agents' own class shares, which need no model: log loss"

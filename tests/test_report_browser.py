@@ -10,7 +10,16 @@ import pytest
 
 from browser import started
 from kinfed.report import write_report
-from report_samples import HOSTILE, calibrated_story, diagnosis_of, drawn_scores, story_of, weights_of
+from kinfed.reporting import report_data
+from report_samples import (
+    HOSTILE,
+    calibrated_story,
+    diagnosis_of,
+    drawn_scores,
+    stacked_result,
+    story_of,
+    weights_of,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -46,12 +55,16 @@ def with_absent(weights, agent):
 
 @pytest.fixture(scope="module")
 def stories():
+    apart = report_data(stacked_result("logistic", backend="sites", names=[f"site {{row}} {k}" for k in range(9)]))
     return {
         "calibrated": calibrated_story(),
         "schools": told(weights_of(160, "similarity-test", spread=0.5, dim=8)),
         "hostile": told(weights_of(len(HOSTILE), names=list(HOSTILE))),
         "thousand": told(weights_of(1000)),
         "absent": told(with_absent(weights_of(6, "similarity-test"), 2)),
+        "stacked": report_data(stacked_result()),
+        "apart": replace(apart, ties=replace(apart.ties, evidence=None)),  # as it is told of sites far away
+        "untold": replace(apart, ties=None, stacking=None, how="method of-ones-own"),
     }
 
 
@@ -108,7 +121,7 @@ def violations(page):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["calibrated", "schools", "hostile"])
+@pytest.mark.parametrize("name", ["calibrated", "schools", "hostile", "stacked", "apart", "untold"])
 def test_fits_every_screen(browser, files, name, width, scheme):
     with opened(browser, files[name], width=width, scheme=scheme) as page:
         page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
@@ -119,7 +132,13 @@ def test_fits_every_screen(browser, files, name, width, scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("name, width", [("calibrated", 320), ("calibrated", 1440), ("schools", 768), ("hostile", 320)])
+@pytest.mark.parametrize(
+    "name, width",
+    [
+        *[("calibrated", 320), ("calibrated", 1440), ("schools", 768), ("hostile", 320)],
+        *[("stacked", 320), ("stacked", 1440), ("apart", 768), ("untold", 768)],
+    ],
+)
 def test_axe_finds_nothing_serious(browser, files, name, width, scheme):
     with opened(browser, files[name], width=width, scheme=scheme) as page:
         opens = "details:not(.agent), #agent-0, #agent-3"
@@ -165,24 +184,34 @@ def shown_order(page):
     return page.evaluate("JSON.parse(document.getElementById('data').textContent).agents")
 
 
+CELLS = {
+    "weights": ("ROW gives its own data", "ROW listens to COLUMN with "),
+    "influence": ("In its own model ROW speaks with ", "In the model of ROW, COLUMN speaks with "),
+}
+
+
 def check_cell(words, weights, row, column):
     """The words name both agents and hold the numbers that the weights hold; the last digit may be rounded otherwise."""
     one, two = weights.names[row], weights.names[column]
     shown, exact = float(re.search(r"(\d+\.\d+) %", words)[1]), 100 * weights.matrix[row, column]
     assert shown == pytest.approx(exact, abs=0.0051 + 1e-5 if exact >= 1 else 1e-4, rel=0 if exact >= 1 else 0.06)
+    own, other = CELLS[weights.kind]
     if row == column:
-        assert words.startswith(f"{one} gives its own data")
+        assert words.startswith(own.replace("ROW", one))
         return
-    assert words.startswith(f"{one} listens to {two} with ")
+    assert words.startswith(other.replace("ROW", one).replace("COLUMN", two))
+    if weights.evidence is None:
+        assert "MMD" not in words
+        return
     far, chance = re.search(r"Squared MMD (\S+), chance explains up to (\S+):", words).groups()
     assert float(far) == pytest.approx(weights.evidence.squared_distances[row, column], rel=0.006)
     assert float(chance) == pytest.approx(weights.evidence.null_quantiles[row, column], rel=0.006)
     assert ("they differ" in words) == bool(weights.evidence.differ[row, column])
 
 
-@pytest.mark.parametrize("name", ["calibrated", "schools", "hostile"])
+@pytest.mark.parametrize("name", ["calibrated", "schools", "hostile", "stacked", "apart"])
 def test_hover_tells_the_numbers_of_a_cell(browser, files, stories, name):
-    weights = stories[name].weights
+    weights = stories[name].ties
     with opened(browser, files[name]) as page:
         canvas = page.locator("#matrix")
         canvas.scroll_into_view_if_needed()
@@ -198,7 +227,7 @@ def test_hover_tells_the_numbers_of_a_cell(browser, files, stories, name):
 
 
 def test_keyboard_moves_through_the_cells(browser, files, stories):
-    weights = stories["calibrated"].weights
+    weights = stories["calibrated"].ties
     with opened(browser, files["calibrated"]) as page:
         order = shown_order(page)
         page.locator("#matrix").focus()
@@ -215,7 +244,7 @@ def test_keyboard_moves_through_the_cells(browser, files, stories):
 
 
 def test_only_distances_of_absent_agents_are_unknown(browser, files, stories):
-    weights = stories["absent"].weights
+    weights = stories["absent"].ties
     with opened(browser, files["absent"]) as page:
         order = shown_order(page)
         page.locator("#matrix").focus()
@@ -245,7 +274,7 @@ def test_no_other_script_runs(browser, files):
 
 
 def test_diagonal_is_drawn_apart(browser, files, stories):
-    count = len(stories["calibrated"].weights.names)
+    count = len(stories["calibrated"].names)
     with opened(browser, files["calibrated"]) as page:
         shown = cells(page, count)
     red, blue = shown[:, :, 0], shown[:, :, 2]
@@ -255,7 +284,7 @@ def test_diagonal_is_drawn_apart(browser, files, stories):
 
 
 def test_stronger_colours_are_heavier_weights(browser, files, stories):
-    weights = stories["calibrated"].weights
+    weights = stories["calibrated"].ties
     count = len(weights.names)
     with opened(browser, files["calibrated"]) as page:
         order, shown = shown_order(page), cells(page, count)
@@ -270,7 +299,7 @@ def test_stronger_colours_are_heavier_weights(browser, files, stories):
 
 @pytest.mark.parametrize("drawing, readout", [("#network", "#network-readout"), ("#map-drawing", "#map-readout")])
 def test_agents_in_drawings_tell_their_numbers(browser, files, stories, drawing, readout):
-    weights = stories["schools"].weights
+    weights = stories["schools"].ties
     with opened(browser, files["schools"]) as page:
         nodes = page.locator(f"{drawing} .node")
         assert nodes.count() == 160
@@ -280,7 +309,7 @@ def test_agents_in_drawings_tell_their_numbers(browser, files, stories, drawing,
         agent = int(first.get_attribute("data-agent"))
         words = text_of(page, readout)
         assert words.startswith(f"{weights.names[agent]}: {weights.sizes[agent]} rows")
-        assert f"weight on itself {100 * weights.self_weight[agent]:.1f} %" in words
+        assert f"weight on itself {100 * weights.own[agent]:.1f} %" in words
         page.keyboard.press("ArrowRight")
         second = int(page.evaluate("document.activeElement.dataset.agent"))
         assert second != agent
@@ -313,7 +342,8 @@ def test_links_open_the_section_of_an_agent(browser, files, name, start):
 
 
 def test_table_is_filtered(browser, files, stories):
-    names, advice = stories["calibrated"].weights.names, stories["calibrated"].weights.advice
+    names, calibration = stories["calibrated"].names, stories["calibrated"].calibration
+    advice = [calibration.advice(agent) for agent in range(len(names))]
     with opened(browser, files["calibrated"]) as page:
         rows = page.locator("#agents-table tbody tr:not([hidden])")
         page.locator("#filter-name").fill("1")
@@ -331,17 +361,17 @@ def test_table_is_sorted(browser, files, stories):
     with opened(browser, files["schools"]) as page:
         heading = page.locator("#agents-table thead th", has_text="Own weight")
         column = "[...document.querySelectorAll('#agents-table tbody tr')].map(row => row.cells[0].textContent)"
-        assert page.evaluate(column) == list(story.weights.names)
+        assert page.evaluate(column) == list(story.names)
         heading.locator("button").click()
         assert heading.get_attribute("aria-sort") == "ascending"
-        own = dict(zip(story.weights.names, story.weights.self_weight.round(8), strict=True))
+        own = dict(zip(story.names, story.ties.own.round(8), strict=True))
         assert [own[name] for name in page.evaluate(column)] == sorted(own.values())
         heading.locator("button").focus()
         page.keyboard.press("Enter")
         assert heading.get_attribute("aria-sort") == "descending"
         assert [own[name] for name in page.evaluate(column)] == sorted(own.values(), reverse=True)
         page.locator("#agents-table thead button", has_text="Agent").click()
-        assert page.evaluate(column) == list(story.weights.names)  # site 2 before site 10
+        assert page.evaluate(column) == list(story.names)  # site 2 before site 10
 
 
 # Paper, no scripts, many agents
@@ -361,13 +391,28 @@ def test_prints_light_and_whole(browser, files):
 
 
 def test_tables_are_there_without_scripts(browser, files, stories):
-    weights = stories["calibrated"].weights
+    weights = stories["calibrated"].ties
     with opened(browser, files["calibrated"], scripts=False) as page:
         assert page.locator("#agents-table tbody tr").count() == len(weights.names)
         assert page.locator(".filter").is_hidden()
         assert page.locator("#network .node").count() == len(weights.names)
         assert page.locator("#weights details table").first.locator("tbody tr").count() == len(weights.names)
         assert "The matrix is drawn with JavaScript" in text_of(page, "noscript")
+
+
+def test_a_page_without_a_matrix_still_filters_and_sorts(browser, files, stories):
+    names = stories["untold"].names
+    with opened(browser, files["untold"]) as page:
+        assert page.locator("#matrix, #network, #map-drawing").count() == 0
+        assert page.locator("#agents-table tbody tr").count() == len(names)
+        page.locator("#filter-name").fill("8")
+        assert page.locator("#agents-table tbody tr:not([hidden])").count() == sum("8" in name for name in names)
+        page.locator("#agents-table thead button", has_text="Test rows").click()
+        page.locator("#agents-table tbody tr:not([hidden]) a").first.click()
+        page.wait_for_function("document.querySelector('details.agent[open]') !== null")
+        page.locator("#scheme").click()
+        page.locator("#scheme").click()
+        assert page.locator("#scheme").text_content() == "Colours: dark"
 
 
 def test_names_stay_text(browser, files):
@@ -377,7 +422,7 @@ def test_names_stay_text(browser, files):
 
 
 def test_a_thousand_agents(browser, files, stories):
-    path, weights = files["thousand"], stories["thousand"].weights
+    path, weights = files["thousand"], stories["thousand"].ties
     assert path.stat().st_size < LARGEST_FILE
     start = time.perf_counter()
     with opened(browser, path) as page:

@@ -105,8 +105,8 @@ def test_an_agent_that_missed_the_sketches_has_no_part_in_them_when_it_is_back()
 
 def test_an_agent_that_does_not_tell_its_weights_learns_alone() -> None:
     train, test = generated()
-    sites = sites_of(train, test, kinfed.make_learner("ridge"))
-    found = run(Unruly(sites, {"2": silent_in("own-weights")}))
+    ridge = kinfed.make_learner("ridge", penalty=0.01)
+    found = run(Unruly(sites_of(train, test, ridge), {"2": silent_in("own-weights")}), ridge)
     (absence,) = found.exchange.absences
     assert (absence.agent, absence.follows) == (train.names[2], "it learns alone")
     np.testing.assert_array_equal(found.weights.matrix[2], np.eye(B)[2])

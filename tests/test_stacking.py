@@ -204,7 +204,6 @@ def test_runs_are_the_same_wherever_rows_are_and_are_kept(learner, method, tmp_p
     np.testing.assert_allclose(again.influence, found.influence)
 
 
-@pytest.mark.xfail(strict=True, raises=IndexError, reason="priors without an agent have a component less than those of all")
 def test_few_agents_have_a_prior_of_kin():
     train, _ = generated()
     kinfed.personalize(train, "ridge", method="kin-prior")

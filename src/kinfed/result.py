@@ -197,7 +197,7 @@ class Weighting:
 
     @property
     def plot(self) -> WeightingPlots:
-        """Figures: weights, map, network, effective_sample_size, why, calibration."""
+        """Figures: weights or influence, map, network, why, effective_sample_size, calibration or members."""
         return WeightingPlots(self)
 
     def report(
@@ -234,7 +234,8 @@ class Weighting:
         return write_report(data, Path(folder))
 
     def _repr_html_(self) -> str:
-        return self.weights._repr_html_()
+        found = self.stacking if self.weighed is None else self.weighed
+        return card(f"Method {self.settings.method}", listing(self.choices)) if found is None else found._repr_html_()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -327,7 +328,7 @@ class Personalization(Weighting):
 
     @property
     def plot(self) -> PersonalizationPlots:
-        """Figures: weights, map, network, effective_sample_size, why, scores, gains, calibration."""
+        """Figures: those of a `Weighting`, and scores and gains."""
         return PersonalizationPlots(self)
 
     def model(self, agent: str | int) -> PersonalModel:
@@ -421,6 +422,7 @@ class Personalization(Weighting):
     def __str__(self) -> str:
         lines = [self.warning] if self.warning else []
         lines += [] if self.weighed is None else [repr(self.weighed)]
+        lines += [] if self.stacking is None else [str(self.stacking)]
         lines += [f"agent {name} has no model: it {what}" for name, what in self.withheld.items()]
         told, apart = self.known.screening, "and does not count in the means"
         lines += [f"{why}; it is set aside, learns alone, {apart}" for why in told.aside.values()]
@@ -434,10 +436,15 @@ class Personalization(Weighting):
             shown = table(self.scores, f"{self.metric} of every agent")
         else:
             shown = paragraph("Nothing is scored without test data: call personalize(..., test=...).")
-        told, advice = str(self), [] if self.weighed is None else [self.weighed.explanation]
+        told, others = str(self), []
+        if self.weighed is not None:
+            others = [table(self.weighed.explanation, "Whom every agent listens to", 6)]
+        elif self.stacking is not None:
+            others = [table(self.stacking.table, "Priors and their shares", 6)]
+            others += [table(self.stacking.explanation, "Who speaks in whose model", 6)]
         return card(
             f"Personal models of {len(self.known.names)} agents",
             *([listing(told.split("\n"))] if told else []),
             shown,
-            *(table(one, "Whom every agent listens to", 6) for one in advice),
+            *others,
         )

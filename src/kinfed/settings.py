@@ -146,9 +146,9 @@ class Settings:
     )
     rule: str = choice(
         AUTO,
-        "How agents are weighed (auto: calibrated).",
+        "How agents are weighed.",
         _COMPARISON,
-        names=lambda: (AUTO, *RULES),
+        names=lambda: RULES,
         otherwise={THEORY: "q-aggregation"},
     )
     options: Mapping[str, Any] = choice({}, "Option of the rule, such as steps=300.", _COMPARISON, option="rule-options")
@@ -176,10 +176,9 @@ class Settings:
     level: float = choice(0.95, "Confidence of the intervals.", _COMPARISON, {THEORY})
     method: str = choice(
         AUTO,
-        "The way to personal models. auto: stacked, or, where a rule or its options are given, weighted: the rule's "
-        "weights and then the weighted risk.",
+        "The way to personal models (auto: weighted if a rule is given, else stacked).",
         on=_TRAINED,
-        names=lambda: (AUTO, *METHODS),
+        names=lambda: METHODS,
     )
     learner: str = choice(
         AUTO,
@@ -334,7 +333,7 @@ def checked_value(name: str, one: Field[Any], value: Any) -> Any:
         words = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Mapping: "a table"}
         raise InputError(f"option {name} must be {words[wanted]}, got {value!r}")
     # An app may make learners of names of its own.
-    if names is not None and one.name != "learner" and not is_known(value, names()):
+    if names is not None and one.name != "learner" and value != usual and not is_known(value, names()):
         raise InputError(f"{unknown(name, value, names())} (one of {', '.join(names())})")
     least = one.metadata["least"]
     if least is not None and value < least:

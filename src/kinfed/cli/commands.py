@@ -32,6 +32,7 @@ from kinfed.cli.outputs import (
     theory_account,
     theory_table,
     weights_account,
+    where_written,
 )
 from kinfed.cli.terminal import Json, Out, Seed, check_folder, made_folder, print_json, progress_bars, say
 from kinfed.data import concept_shift
@@ -68,9 +69,10 @@ def demo(out: Out = Path("demo"), seed: Seed = 0, force: opt.Force = False, json
     if json:
         print_json(personal_account(result, files_in(out, PERSONAL_FILES), out / REPORT))
         return
+    shared = "moments and scores" if result.weighed is None else "sketches, moments and scores"
     say(
-        f"{len(train)} schools shared sketches, moments and scores, found whose data help them, and trained a model of "
-        f"their own on {int(train.sizes.sum())} pupils; {int(test.sizes.sum())} others tested it.",
+        f"{len(train)} schools shared {shared}, found whose data help them, and trained a model of their own on "
+        f"{int(train.sizes.sum())} pupils; {int(test.sizes.sum())} others tested it.",
         f"{result.warning} {gained(result, 'a school', 'the schools')}".strip(),
         f"The report is {out / REPORT}: open it in a browser.",
     )
@@ -154,7 +156,10 @@ def _weights(settings: Settings, json: bool, force: bool) -> None:
 
 
 def _personalize(settings: Settings, json: bool, force: bool) -> None:
-    """A model for every agent, beside learning alone and one common model: models, scores.csv, weights.csv and a report.
+    """A model for every agent, beside learning alone and one common model: models, scores.csv and a report.
+
+    Who speaks in whose model is in influence.csv, and the priors that are combined are in members.csv; where a rule is
+    asked for, its weights are in weights.csv.
 
     An interrupted run that is started again with the same options goes on where it stopped. With --backend sites or flower
     every agent is a site of its own that answers messages: traffic.csv, attendance.csv and audit.jsonl tell what crossed.
@@ -175,16 +180,15 @@ def _personalize(settings: Settings, json: bool, force: bool) -> None:
         return
     tested = ["Nothing was tested: all rows were trained on."]
     if result.scored:
-        compared = [one for one in str(result).split("\n") if one != result.warning]
+        compared = [one for one in str(result).split("\n") if one not in (result.warning, *result.choices)]
         tested = [*compared, gained(result, "an agent", "the agents"), f"Scores are in {out / 'scores.csv'}."]
-    report = [] if result.weighed is None else [f"Weights are in {out / 'weights.csv'}, and the report is {out / REPORT}."]
     say(
         *([result.warning] if result.warning else []),
         *result.choices,
         *([] if result.exchange is None else result.exchange.describe()),
         *tested,
         f"A model for every agent is in {out / 'models'}; kinfed predict uses them.",
-        *report,
+        where_written(result, out),
     )
 
 

@@ -113,7 +113,7 @@ def _parameter(name: str, one: Field[Any], place: str) -> Parameter:
         kind, how["click_type"] = Any, BandwidthType()
     elif names is not None and not isinstance(usual, tuple):
         text = f"{text.rstrip('.')}: {', '.join(names())}."
-        how |= {"metavar": "NAME", "callback": _known(name, names), "autocompletion": _completes(name, names)}
+        how |= {"metavar": "NAME", "callback": _known(name, names, usual), "autocompletion": _completes(name, names)}
     elif isinstance(usual, bool):
         flag, how["metavar"] = f"--{name}/--no-{name}", None
     elif isinstance(usual, dict | tuple):
@@ -131,12 +131,12 @@ def _parameter(name: str, one: Field[Any], place: str) -> Parameter:
     return Parameter(one.name, Parameter.KEYWORD_ONLY, annotation=annotation, default=usual)
 
 
-def _known(kind: str, names: Callable[[], Any]) -> Callable[..., str]:
-    """A check that a name is one of these; the message offers the nearest and says if it came from a file."""
+def _known(kind: str, names: Callable[[], Any], usual: str) -> Callable[..., str]:
+    """A check that a name is one of these, or the usual; the message offers the nearest and says if it came from a file."""
 
     def check(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
         valid = names()
-        if is_known(value, valid) or (kind == "learner" and is_import_path(value)):
+        if value == usual or is_known(value, valid) or (kind == "learner" and is_import_path(value)):
             return value
         from_file = context.get_parameter_source(parameter.name or "") is ParameterSource.DEFAULT_MAP
         place = f"{context.params.get('config')}: " if from_file else ""

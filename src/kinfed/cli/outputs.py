@@ -34,6 +34,7 @@ from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.methods import REFERENCES
 from kinfed.predictions import MODELS, folder_of
+from kinfed.priors.result import Stacking
 from kinfed.result import Personalization, Weighting
 from kinfed.result_files import write_tables
 from kinfed.run import personalize
@@ -44,6 +45,7 @@ REPORT = "index.html"
 WEIGHT_FILES = ("weights.csv", "weights-asked.csv", "explanation.csv", "calibration.csv", REPORT, SETTINGS)
 PERSONAL_FILES = (
     *WEIGHT_FILES,
+    *("influence.csv", "members.csv"),
     *("scores.csv", "traffic.csv", "attendance.csv", "audit.jsonl", "newcomers-*.csv"),
     *("result.json", "result-*.npz", MODELS),
 )
@@ -138,9 +140,8 @@ class ResultFolder:
             if self.log is not None and self.log.exists():
                 shutil.copy(self.log, folder / "audit.jsonl")
             (folder / SETTINGS).write_text(settings_text(settings, PERSONALIZE), encoding="utf-8", errors="replace")
-            if result.weighed is not None:
-                shown, command = settings.shown(PERSONALIZE), settings.command(PERSONALIZE)
-                result.report(folder, title=title, settings=shown, command=command, progress=bars)
+            shown, command = settings.shown(PERSONALIZE), settings.command(PERSONALIZE)
+            result.report(folder, title=title, settings=shown, command=command, progress=bars)
             result.save(folder, allow_rows=settings.allow_rows)
             for name in [one for one in result.known.names if one not in result.withheld]:
                 result.model(name).save(folder / MODELS / folder_of(name), allow_rows=settings.allow_rows)
@@ -172,11 +173,21 @@ def gained(result: Personalization, one: str, all_of_them: str) -> str:
     return " ".join(words)
 
 
+def where_written(result: Personalization, out: Path) -> str:
+    """Which files tell who counts in whose model, in one sentence, and where the report is."""
+    told = [f"weights are in {out / 'weights.csv'}"] if result.weighed is not None else []
+    if result.stacking is not None:
+        told = [f"who speaks in whose model is in {out / 'influence.csv'}, the priors are in {out / 'members.csv'}"]
+    words = ", and ".join([*told, f"the report is {out / REPORT}"])
+    return f"{words[:1].upper()}{words[1:]}."
+
+
 def personal_account(result: Personalization, files: Sequence[Path], report: Path) -> dict[str, Any]:
     """Everything ``kinfed personalize --json`` prints."""
     scores = result.scores if result.scored else pandas.DataFrame(index=pandas.Index(result.known.names, name="agent"))
     compared = comparisons(result.counted, REFERENCES, result.seed)
     metrics = result.metrics if result.scored else ()
+    explained = result.stacking if result.weighed is None else result.weighed
     return {
         **_run(result.settings.chosen(PERSONALIZE), files, report),
         "seed": result.seed,
@@ -190,10 +201,12 @@ def personal_account(result: Personalization, files: Sequence[Path], report: Pat
         },
         "warning": result.warning,
         "weights": None if result.weighed is None else _weights(result.weighed),
+        "influence": None if result.stacking is None else _influence(result.stacking),
+        "stacking": None if result.stacking is None else _stacking(result.stacking),
         "choices": result.choices,
         "exchange": [] if result.exchange is None else result.exchange.describe(),
         "without a model": result.withheld,
-        "agents": _agents(scores if result.weighed is None else result.weighed.explanation.join(scores)),
+        "agents": _agents(scores if explained is None else explained.explanation.join(scores)),
     }
 
 
@@ -309,6 +322,18 @@ def _weights(weights: Weights) -> dict[str, Any]:
         "median self weight": float(explained["self weight"].median()),
         "median effective sample size": float(explained["effective sample size"].median()),
     }
+
+
+def _influence(stacking: Stacking) -> dict[str, Any]:
+    return {"agents": len(stacking.names), "median own influence": float(np.median(stacking.own))}
+
+
+def _stacking(stacking: Stacking) -> list[dict[str, Any]]:
+    """A mapping for every prior, the largest share first."""
+    return [
+        {"member": name, "share": share, "out-of-fold loss": loss}
+        for name, share, loss in stacking.table.itertuples(name=None)
+    ]
 
 
 def _agents(frame: pandas.DataFrame) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from kinfed.parallel import map_on_cores
 from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members
 from kinfed.priors.influence import influence
 from kinfed.priors.judging import Judged, OutOfFold, agent_groups, repeats_of
-from kinfed.priors.normal import Evidence
+from kinfed.priors.normal import Evidence, posteriors
 from kinfed.priors.posterior import OwnPosterior
 from kinfed.priors.result import Stacking
 from kinfed.priors.stacking import Stack, stacked_shares
@@ -78,7 +78,7 @@ class Stacked(Method):
             shares,
             stack.judged.n,
             stack.judged.losses[:, used],
-            crosswise.influence(fitted[-1], used, shares, own.responsibilities, spec.seed),
+            crosswise.influence(fitted[-1], used, shares, spec.seed),
             fitted[-1].priors.select(used),
         )
         report(4, 4)
@@ -194,13 +194,18 @@ class Crosswise:
 
         return list(map_on_cores(one, [*range(int(self.groups.max()) + 1), -1]))
 
-    def influence(self, fitted: Fitted, used: Places, shares: Array, responsibilities: Array, seed: int) -> Array:
-        """Who speaks in whose model (B, B)."""
+    def influence(self, fitted: Fitted, used: Places, shares: Array, seed: int) -> Array:
+        """Who speaks in whose model (B, B), by priors of everybody.
+
+        Clusters have no names of their own: whose they are is found for these priors, and not taken from others, such as
+        those without an agent, in which the same clusters may come in another order.
+        """
         there = np.flatnonzero(self.voices > 0)
         found = np.eye(len(self.voices))
         if len(there):
             sources = [fitted.sources[place] for place in used.tolist()]
-            known = np.nan_to_num(responsibilities[there], nan=0.0)
-            among = influence(self.evidence.select(there), fitted.priors.select(used), sources, shares, known, seed)
+            evidence, priors = self.evidence.select(there), fitted.priors.select(used)
+            whose = posteriors(priors, evidence).responsibilities
+            among = influence(evidence, priors, sources, shares, whose, seed)
             found[np.ix_(there, there)] = among
         return found

@@ -75,7 +75,8 @@ def tuned_learner(context: MethodContext, matrix: Array) -> Learner:
         asked = OwnPenalties(matrix, learner.quadratics(agents), repeats_of(agents.spec), learner)
         judged, ratio = agents.ask(asked), 1.0
         if (judged.n > 0).any():
-            counts = (judged.n > 0) / agent_scales(judged, np.arange(len(RATIOS)))
+            heard = ~np.isin(np.arange(len(judged.n)), list(agents.spec.quiet))  # the others do not judge for all
+            counts = heard * (judged.n > 0) / agent_scales(judged, np.arange(len(RATIOS)))
             ratio = RATIOS[int(np.argmin(counts @ judged.losses))]
         kept = Kept({"ratio": ratio})
         store.save("penalty", kept)

@@ -28,6 +28,7 @@ from kinfed.plotting.style import (
     named_rows,
     short,
 )
+from kinfed.plotting.ties import TiesPlots
 from kinfed.validation import Array, Integers, positive_integer
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from kinfed.analysis import Scores
     from kinfed.backends.audit import Audit
     from kinfed.result import Personalization, Weighting
+    from kinfed.weights import Weights
     from kinfed.weights.calibration.family import Calibration
 
 
@@ -87,30 +89,93 @@ class WeightingPlots:
 
     def weights(self, axes: Axes | None = None) -> Figure:
         """Who listens to whom; see `WeightsPlots.matrix`."""
-        return self.result.weights.plot.matrix(axes)
+        return self._weights.plot.matrix(axes)
+
+    def influence(self, axes: Axes | None = None) -> Figure:
+        """Who speaks in whose model; see `TiesPlots.matrix`."""
+        if self.result.stacking is None:
+            raise InputError(f"{self._method} has no influence to show; {self._instead}")
+        return self._ties.matrix(axes)
 
     def map(self, axes: Axes | None = None) -> Figure:
-        """Agents in the plane, with groups and outliers; see `WeightsPlots.map`."""
-        return self.result.weights.plot.map(axes)
+        """Agents in the plane, near where their data, or who speaks in their models, are alike; see `TiesPlots.map`."""
+        return self._ties.map(axes)
 
     def network(self, axes: Axes | None = None) -> Figure:
-        """Whom every agent listens to most; see `WeightsPlots.network`."""
-        return self.result.weights.plot.network(axes)
+        """Who counts most in everybody's model; see `TiesPlots.network`."""
+        return self._ties.network(axes)
 
     def effective_sample_size(self, axes: Axes | None = None) -> Figure:
         """The points every agent learns from, against its own; see `WeightsPlots.effective_sample_size`."""
-        return self.result.weights.plot.effective_sample_size(axes)
+        return self._weights.plot.effective_sample_size(axes)
 
     def why(self, target: int | str, most: int = 10) -> Figure:
-        """Whom an agent listens to, and why; see `WeightsPlots.why`."""
-        return self.result.weights.plot.why(target, most)
+        """Who counts in an agent's model, and how far they are; see `TiesPlots.why`."""
+        return self._ties.why(target, most)
 
     def calibration(self, axes: Axes | None = None) -> Figure:
         """What calibration chose; see `CalibrationPlots.scores`."""
-        found = self.result.weights.calibration
+        found = self._weights.calibration
         if found is None:
             raise InputError(f"rule {self.result.weights.rule!r} does not calibrate; use rule='calibrated'")
         return found.plot.scores(axes)
+
+    def members(self, axes: Axes | None = None, *, most: int = 15) -> Figure:
+        """Shares of the priors that are combined, the largest on top, and the loss of each alone on rows held out.
+
+        Parameters
+        ----------
+        axes : Axes, optional
+            Where to draw; a new figure by default.
+        most : int
+            How many of the priors to show.
+        """
+        stacking = self.result.stacking
+        if stacking is None:
+            raise InputError(f"{self._method} combines no priors; {self._instead}")
+        table = stacking.table.head(positive_integer(most, "most"))
+        shares, losses = table["share"].to_numpy(), table["out-of-fold loss"].to_numpy()
+        with canvas(axes, width=6.4, height=1.2 + 0.24 * len(table)) as drawn:
+            bars(drawn, shares, BLUE)
+            for place, (share, loss) in enumerate(zip(shares, losses, strict=True)):
+                told = f"{share:.0%}" if np.isnan(loss) else f"{share:.0%}, loss {loss:.4g}"
+                drawn.annotate(told, (share, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+            named_rows(drawn, [str(name) for name in table.index], fontsize=8)
+            drawn.xaxis.set_major_formatter("{x:.0%}")
+            drawn.set(
+                xlim=(0, 1.35 * float(shares.max())),
+                xlabel="share in every model (beside it: loss on rows held out)",
+                title=f"What was combined, of {len(stacking.members)} priors",
+            )
+            return figure_of(drawn)
+
+    @property
+    def _method(self) -> str:
+        weighed = self.result.weighed
+        return f"method {self.result.settings.method!r}" if weighed is None else f"rule {weighed.rule!r}"
+
+    @property
+    def _weights(self) -> Weights:
+        found = self.result.weighed
+        if found is None:
+            shown = "" if self.result.stacking is None else "plot.influence() shows who speaks in whose model, and "
+            raise InputError(f"{self._method} has no weights to show; {shown}rule='calibrated' makes weights")
+        return found
+
+    @property
+    def _ties(self) -> TiesPlots:
+        from kinfed.reporting import ties_of
+
+        found = ties_of(self.result)
+        if found is None:
+            raise InputError(f"{self._method} tells neither weights nor influence; {self._instead}")
+        return TiesPlots(found)
+
+    @property
+    def _instead(self) -> str:
+        if self.result.weighed is not None:
+            return "plot.weights() shows its weights"
+        return "method='stacked' with ridge or logistic regression has it"
 
 
 @dataclass(frozen=True, eq=False)

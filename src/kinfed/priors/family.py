@@ -30,6 +30,23 @@ FULL_AGENTS = 1.5
 """A full spread needs so many agents for each coefficient; with fewer, its correlations are of low rank."""
 
 
+_IN_WORDS = {
+    "local": "learning alone, penalty {strength:g}",
+    "common": "one common model, penalty {strength:g}",
+    "pull": "pulled to the common model, strength {strength:g}",
+    "random": "random coefficients, {spread}",
+    "clustered random": "{strength:g} clusters, random coefficients within",
+    "alike": "{strength:g} clusters, one model each",
+    "kin": "near single others, width {strength:g}",
+}
+_SPREADS = {
+    "isotropic": "one spread for all",
+    "diagonal": "independent",
+    "low-rank": "correlated in a few directions",
+    "full": "correlated",
+}
+
+
 @dataclass(frozen=True)
 class Member:
     """One prior of the family.
@@ -48,8 +65,16 @@ class Member:
     strength: float = 1.0
     spread: str = "diagonal"
 
+    def describe(self) -> str:
+        """The member in words; what kind it is stands before the first comma."""
+        several = "clustered " if self.kind == "random" and self.strength > 1 else ""
+        words = _IN_WORDS.get(several + self.kind, f"{self.kind}, {{strength:g}}")
+        spread = _SPREADS.get(self.spread, self.spread)
+        apart = "" if self.spread == "diagonal" or "{spread}" in words else f", {spread}"
+        return words.format(strength=self.strength, spread=spread) + apart
+
     def __str__(self) -> str:
-        return f"{self.kind} {self.strength:g}" + ("" if self.spread == "diagonal" else f", {self.spread}")
+        return self.describe()
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas
 
+from kinfed.markup import card, paragraph, table
+from kinfed.plotting.style import thumbnail
 from kinfed.priors.normal import Priors
 from kinfed.validation import Array
+
+_NAMED = 4  # members that a sentence names
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +66,37 @@ class Stacking:
         return np.diagonal(self.influence)
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{name} {share:.0%}" for name, share in self.table["share"].head(4).items())
+        shares = self.table["share"]
+        shown = "; ".join(f"{name} ({share:.0%})" for name, share in shares.head(_NAMED).items())
+        others = len(shares) - _NAMED
+        rest = f"; {others} other{'s' * (others > 1)} ({shares.iloc[_NAMED:].sum():.0%})" if others > 0 else ""
+        combined = f"one combination of {len(shares)} priors" if len(shares) > 1 else "one prior"
         return (
-            f"a combination of {len(self.members)} priors ({shown}); agents' fitted values follow their own outcomes by "
-            f"{np.median(self.own):.0%} (median), and others' by the rest"
+            f"{combined} for all agents: {shown}{rest}; own influence on the fitted values, median over agents, "
+            f"{np.median(self.own):.0%}"
+        )
+
+    @property
+    def explanation(self) -> pandas.DataFrame:
+        """A row per agent: the rows it judged, its own influence, and the three others that speak most in its model."""
+        others = self.influence * (1 - np.eye(len(self.names)))
+        loudest = np.argsort(-others, axis=1, kind="stable")[:, :3]
+        heard = [
+            ", ".join(f"{self.names[k]} ({row[k]:.1%})" for k in places if row[k] > 0)
+            for row, places in zip(others, loudest, strict=True)
+        ]
+        columns = {"judged": self.judged.astype(np.int64), "own influence": self.own, "who else speaks": heard}
+        return pandas.DataFrame(columns, index=pandas.Index(self.names, name="agent"))
+
+    def _repr_html_(self) -> str:
+        from kinfed.analysis.ties import Ties  # which clusters, and is needed for pictures only
+
+        order = Ties("influence", self.names, self.judged.astype(np.int64), self.influence).order
+        others = np.where(np.eye(len(order), dtype=bool), np.nan, self.influence[np.ix_(order, order)])
+        return card(
+            f"Stacked priors of {len(self.names)} agents",
+            paragraph(f"{str(self)[:1].upper()}{str(self)[1:]}."),
+            thumbnail(others, "Influence, a row per model and a column per agent that speaks in it, kin side by side"),
+            table(self.table, "Priors and their shares"),
+            table(self.explanation, "Who speaks in whose model"),
         )

@@ -11,8 +11,9 @@ import numpy as np
 
 from kinfed.analysis import LEAST_TEST_ROWS
 from kinfed.markup import Html, escape, listing, paragraph
-from kinfed.report.context import NOT_JUDGED, ReportContext
+from kinfed.report.context import ReportContext, group_name
 from kinfed.report.elements import Cell, Column, Section, agent_link, facts, joined, table
+from kinfed.report.prediction import NOT_JUDGED
 from kinfed.report.text import (
     NOTHING,
     baseline_name,
@@ -61,14 +62,11 @@ def agents_one_by_one(context: ReportContext) -> Section:
 
 def _how_to_read(context: ReportContext) -> str:
     found = context.prediction
-    told = [
-        "Learns as if from: how many rows of its own would give an average as steady as the weighted one has "
-        "(the effective sample size, 1 / Σ w²/n); gained: that, as a multiple of the agent's own rows."
-    ]
+    told = [] if context.words is None else [context.words.reading]
     if found.meaning:
         told += [
             f"Predicted gain: what learning with kin saves {found.meaning}; ± is {found.uncertainty}.",
-            f"Advice: join or stay local where it is farther from zero than {found.threshold}.",
+            found.advised,
         ]
     if context.measure is not None:
         told.append(f"Measured gain: {context.measure.unit}, on test rows. A plus is always good.")
@@ -94,15 +92,13 @@ def _filter(context: ReportContext) -> Html:
 
 
 def _overview(context: ReportContext) -> Html:
-    weights, prediction = context.data.weights, context.prediction
-    gained = context.effective / weights.sizes
-    columns = [
-        Column("Agent", "text"),
-        Column("Rows", hint="Rows to learn from, n"),
-        Column("Own weight", hint="Weight on its own data"),
-        Column("Learns as if from", hint="Effective sample size"),
-        Column("Gained", hint="Effective sample size over own rows"),
-    ]
+    data, ties, words, prediction = context.data, context.ties, context.words, context.prediction
+    columns = [Column("Agent", "text"), Column("Rows", hint="Rows to learn from, n")]
+    if words is not None:
+        columns.append(Column(f"Own {words.amount}", hint=sentence(words.own)[:-1]))
+    if ties is not None and ties.effective is not None:
+        columns.append(Column("Learns as if from", hint="Effective sample size"))
+        columns.append(Column("Gained", hint="Effective sample size over own rows"))
     if prediction.meaning:
         columns.append(Column("Predicted gain"))
     if context.measure is not None:
@@ -114,13 +110,13 @@ def _overview(context: ReportContext) -> Html:
 
     def rows() -> Iterator[list[str | Cell]]:
         for agent, name in enumerate(context.names):
-            row: list[str | Cell] = [
-                agent_link(agent, name),
-                Cell(count(float(weights.sizes[agent])), float(weights.sizes[agent])),
-                Cell(percent(context.own[agent]), context.own[agent]),
-                Cell(count(context.effective[agent]), context.effective[agent]),
-                Cell(times(gained[agent]), gained[agent]),
-            ]
+            size = float(data.sizes[agent])
+            row: list[str | Cell] = [agent_link(agent, name), Cell(count(size), size)]
+            if ties is not None:
+                row.append(Cell(percent(ties.own[agent]), ties.own[agent]))
+            if ties is not None and ties.effective is not None:
+                effective = float(ties.effective[agent])
+                row += [Cell(count(effective), effective), Cell(times(effective / size), effective / size)]
             if prediction.meaning:
                 row.append(Cell(prediction.told(agent), prediction.gain[agent]))
             if context.measure is not None:
@@ -143,16 +139,16 @@ def _test_rows(context: ReportContext, agent: int) -> str:
 
 
 def _chapter(context: ReportContext, tests: dict[str, Array], agent: int) -> Html:
-    weights, prediction = context.data.weights, context.prediction
-    size, effective = float(weights.sizes[agent]), context.effective[agent]
-    lost = context.data.withheld.get(context.names[agent])
-    learns = NOTHING if lost is not None else f"{counted(round(effective), 'row')} ({times(effective / size)})"
-    pairs = [
-        ("Rows", count(size)),
-        ("Weight on itself", percent(context.own[agent])),
-        ("Learns as if from", learns),
-        ("On the map", context.group_name(agent)),
-    ]
+    data, ties, words, prediction = context.data, context.ties, context.words, context.prediction
+    size, lost = float(data.sizes[agent]), data.withheld.get(context.names[agent])
+    pairs = [("Rows", count(size))]
+    if ties is not None and words is not None:
+        pairs.append((sentence(words.own)[:-1], percent(ties.own[agent])))
+        if ties.effective is not None:
+            effective = float(ties.effective[agent])
+            learns = NOTHING if lost is not None else f"{counted(round(effective), 'row')} ({times(effective / size)})"
+            pairs.append(("Learns as if from", learns))
+        pairs.append(("On the map", group_name(ties, agent)))
     if prediction.meaning:
         pairs.append(("Predicted gain", prediction.told(agent)))
     if context.measure is not None:
@@ -161,8 +157,8 @@ def _chapter(context: ReportContext, tests: dict[str, Array], agent: int) -> Htm
             (f"Measured, against {baseline_name(baseline, context.measure.metric)}", _measured(context, gains, agent))
             for baseline, gains in context.gains.items()
         ]
-    if weights.calibration is not None:
-        pairs.append(("Its choice", escape(weights.calibration.personal(agent))))
+    if data.calibration is not None:
+        pairs.append(("Its choice", escape(data.calibration.personal(agent))))
     pairs += [(words, probability(float(values[agent]))) for words, values in tests.items()]
     advice, reason = prediction.advice[agent], escape(prediction.reasons[agent])
     if lost is not None:
@@ -191,32 +187,28 @@ def _own_tests(context: ReportContext) -> dict[str, Array]:
 
 
 def _collaborators(context: ReportContext, agent: int) -> Html:
-    row, heard, evidence = context.others[agent], context.heard(agent, _COLLABORATORS), context.data.weights.evidence
+    ties, words = context.ties, context.words
+    if ties is None or words is None:
+        return Html("")
+    row, heard, evidence = ties.others[agent], ties.heard(agent, _COLLABORATORS), ties.evidence
     if not heard:
         lost = context.names[agent] in context.data.withheld
-        return Html("") if lost else paragraph("It listens to nobody else.")
-    columns = [
-        Column("Listens to", "text"),
-        Column("Weight"),
-        Column("Squared MMD"),
-        Column("Chance up to"),
-        Column("Differs", "text"),
-    ]
-    rows = [
-        [
-            agent_link(k, context.names[k]),
-            weight(row[k]),
-            figures(distance),
-            figures(quantile),
-            NOTHING if not np.isfinite(distance) else "yes" if distance > quantile else "no",
+        return Html("") if lost else paragraph(words.alone)
+    columns = [Column(words.others, "text"), Column(words.amount.capitalize())]
+    rows = [[agent_link(k, context.names[k]), weight(row[k])] for k in heard]
+    if evidence is not None:
+        columns += [
+            Column("Squared MMD", hint="How far apart the rows of the two agents are; 0 for one distribution"),
+            Column("Chance up to", hint="What chance explains of that in 95 of 100 cases"),
+            Column("Differs", "text"),
         ]
-        for k, distance, quantile in zip(
-            heard, evidence.squared_distances[agent, heard], evidence.null_quantiles[agent, heard], strict=True
-        )
-    ]
+        for told, k in zip(rows, heard, strict=True):
+            distance, quantile = float(evidence.squared_distances[agent, k]), float(evidence.null_quantiles[agent, k])
+            differs = NOTHING if not np.isfinite(distance) else "yes" if distance > quantile else "no"
+            told += [figures(distance), figures(quantile), differs]
     listened = int((row > 0).sum())
     rest = f", the {len(heard)} heaviest of {count(listened)}" if listened > len(heard) else ""
-    return table(f"Collaborators of {context.names[agent]}{rest}", columns, rows)
+    return table(f"{words.collaborators.format(agent=context.names[agent])}{rest}", columns, rows)
 
 
 def how_agents_differ(context: ReportContext) -> Section:

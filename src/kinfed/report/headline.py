@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinfed.analysis import FLOOR
 from kinfed.markup import Html, escape, paragraph, tag
-from kinfed.report.context import MANY_AGENTS, NOT_JUDGED, UNITS, ReportContext, ReportData
+from kinfed.report.context import MANY_AGENTS, ReportContext, ReportData
 from kinfed.report.elements import Section, error_bar, facts, image, joined
+from kinfed.report.prediction import NOT_JUDGED, UNITS
 from kinfed.report.text import (
     SHARES_OF_ROWS,
     SPACE,
@@ -24,6 +25,7 @@ from kinfed.report.text import (
     sentence,
     times,
 )
+from kinfed.report.ties import WORDS
 from kinfed.weights.calibration.family import JOIN, STAY, UNKNOWN
 
 if TYPE_CHECKING:
@@ -35,10 +37,7 @@ _VERDICTS = {
     "worse": "\N{BLACK DOWN-POINTING TRIANGLE}",
     "undecided": "\N{BLACK DIAMOND}",
 }
-_KIN = (
-    "Learning with kin means: every agent trains a model of its own, on its own data and on those of agents that "
-    "resemble it, each weighted by how much it helps."
-)
+_KIN = "Learning with kin"
 _SAME = {
     "learning alone": "every agent has the same model as when it learns alone",
     "one common model": "every agent has the same model as all others, the common one",
@@ -53,10 +52,12 @@ _FLOOR = (
 def headline(context: ReportContext) -> Section:
     """The first section: measured after training, predicted before it."""
     comparisons = context.data.comparisons
-    meaning = [_KIN, *([_DECILE] if comparisons else []), *([_FLOOR] if FLOOR in comparisons else [])]
-    told = _measured(context.data) if comparisons else _predicted(context)
+    learning = [] if context.words is None else [context.words.learning]
+    meaning = [*learning, *([_DECILE] if comparisons else []), *([_FLOOR] if FLOOR in comparisons else [])]
+    told = _measured(context) if comparisons else _predicted(context)
     lost = _withheld(context.data)
-    return Section("in-short", "In short", joined(told, lost, paragraph(" ".join(meaning), "muted"), _at_a_glance(context)))
+    explained = paragraph(" ".join(meaning), "muted") if meaning else ""
+    return Section("in-short", "In short", joined(told, lost, explained, _at_a_glance(context)))
 
 
 def _withheld(data: ReportData) -> Html:
@@ -69,16 +70,19 @@ def _withheld(data: ReportData) -> Html:
         "" if data.asked is None else " The weights of the others were solved again without; they are those on this page."
     )
     return paragraph(
-        f"{counted(len(data.withheld), 'agent')} of {count(len(data.weights.names))} {verbs[0]} no model in this run and "
+        f"{counted(len(data.withheld), 'agent')} of {count(len(data.names))} {verbs[0]} no model in this run and "
         f"{verbs[1]} in no number above, since a model needs rows of its own agent: {without}.{again}"
     )
 
 
-def _measured(data: ReportData) -> Html:
+def _measured(context: ReportContext) -> Html:
+    data, who = context.data, _KIN if context.ties is not None else f"The {context.data.how}"
     found, first = data.comparisons, next(iter(data.comparisons.values()))
     names = {key: baseline_name(key, first.metric) for key in found}
     warning = found[FLOOR].warning if FLOOR in found else ""
-    lead = [answer(one, names[key], first=one is first) for key, one in found.items() if not (warning and key == FLOOR)]
+    lead = [
+        answer(one, names[key], first=one is first, who=who) for key, one in found.items() if not (warning and key == FLOOR)
+    ]
     lead += [_beside(other[first.second_name], names[first.second_name]) for other in data.beside.values() if other]
     cards = [
         _card(one, names[key], [other[key] for other in data.beside.values() if key in other]) for key, one in found.items()
@@ -100,20 +104,20 @@ def _beside(comparison: PairedComparison, baseline: str) -> str:
     return f"The {comparison.metric} is {shown} {'as' if shown == 'the same' else 'than'} with {baseline}."
 
 
-def answer(comparison: PairedComparison, baseline: str, *, first: bool = True) -> str:
-    """One comparison as a sentence for people; a second one need not name everything again."""
+def answer(comparison: PairedComparison, baseline: str, *, first: bool = True, who: str = _KIN) -> str:
+    """One comparison as a sentence for people, of `who` is compared; a second one need not name everything again."""
     if comparison.equal == 1:
         # A model may be right as often as another one and yet not be the same.
         models = comparison.metric not in SHARES_OF_ROWS and baseline in _SAME
         same = _SAME[baseline] if models else f"every agent's {comparison.metric} is that of {baseline}"
-        return f"{'Learning with kin' if first else 'It'} changes nothing against {baseline}: {same}."
+        return f"{who if first else 'It'} changes nothing against {baseline}: {same}."
     change = Change.of(comparison)
     level = f"{percent(comparison.level, 0)} interval"
     if comparison.verdict != "undecided":
         moves = "lowers" if comparison.difference < 0 else "raises"
-        told = f"Learning with kin {moves} the {comparison.metric}" if first else f"It {moves} it"
+        told = f"{who} {moves} the {comparison.metric}" if first else f"It {moves} it"
         return f"{told} by {change.size(change.value)} against {baseline} ({level} {change.extent})."
-    asked = f"Whether {'learning with kin' if first else 'it'} beats {baseline} is undecided"
+    asked = f"Whether {who[:1].lower() + who[1:] if first else 'it'} beats {baseline} is undecided"
     seen = f"the {comparison.metric} is {change.words(change.value)}".replace("is no change", "is the same")
     why = (
         f"the {level}, {change.interval}, leaves both open"
@@ -193,18 +197,19 @@ def _interval(change: Change, comparison: PairedComparison) -> Html:
 
 def _predicted(context: ReportContext) -> Html:
     data = context.data
-    note = paragraph("Predicted, not measured: no model has been tested yet.", "badge")
-    if data.weights.calibration is not None:
-        lead, cards = _by_calibration(data.weights.calibration)
+    tested = "no model has been tested yet."
+    note = paragraph(f"Predicted, not measured: {tested}", "badge")
+    if data.calibration is not None:
+        lead, cards = _by_calibration(data.calibration)
+    elif data.expected is not None:
+        lead, cards = _by_priors(data.expected, data.loss)
     elif data.predicted is not None:
         lead, cards = _by_theory(data.predicted)
     else:
-        return joined(note, paragraph(_not_predicted(data), "lead"))
+        return joined(paragraph(f"Not measured: {tested}", "badge"), paragraph(_not_predicted(data), "lead"))
     counts = {word: context.prediction.advice.count(word) for word in (JOIN, UNKNOWN, STAY)}
-    threshold = paragraph(
-        f"Join or stay local: a predicted gain farther from zero than {context.prediction.threshold}.", "muted"
-    )
-    card = f'<article class="card"><h3>Advice to the agents</h3>{stacked(counts, "agents")}{threshold}</article>'
+    advised = paragraph(context.prediction.advised, "muted")
+    card = f'<article class="card"><h3>Advice to the agents</h3>{stacked(counts, "agents")}{advised}</article>'
     return joined(note, paragraph(lead, "lead"), '<div class="cards">', cards, card, "</div>")
 
 
@@ -213,9 +218,10 @@ def _not_predicted(data: ReportData) -> str:
         f" For so many agents (more than {MANY_AGENTS}) nothing is predicted unless it is asked for: kinfed theory "
         "predicts what collaborating would save."
     )
+    says = "" if data.ties is None else f" says {WORDS[data.ties.kind].heading.lower()};"
     return (
-        f"The rule {data.weights.rule} says who listens to whom; what that is worth was neither predicted nor measured."
-        f"{many if len(data.weights.names) > MANY_AGENTS else ''}"
+        f"The {data.how}{says}{' what that is worth' if says else ': what it is worth'} was neither predicted nor measured."
+        f"{many if len(data.names) > MANY_AGENTS else ''}"
     )
 
 
@@ -243,6 +249,20 @@ def _by_calibration(calibration: Calibration) -> tuple[str, Html]:
     return lead, _predicted_card(change, f"{calibration.loss} on held-out rows{told.rstrip(',')}, ±{SPACE}{error}")
 
 
+def _by_priors(expected: Any, loss: str) -> tuple[str, Html]:
+    saved = float(expected.mean)
+    if not np.isfinite(saved):
+        return "Nothing could be predicted: no agent has rows enough to hold some out.", Html("")
+    low, high = expected.interval
+    change = Change(-saved, -high, -low)
+    ends = f"; {percent(expected.level, 0)} interval {change.interval}" if change.has_interval else ""
+    lead = (
+        f"Learning with kin is expected to {'lower' if saved >= 0 else 'raise'} an agent's {loss} by {change.size(saved)} "
+        "against learning alone, in the mean over agents, judged by models and by rows that every agent held out."
+    )
+    return lead, _predicted_card(change, f"{loss} of new rows, mean over agents{ends}")
+
+
 def _by_theory(predicted: PredictedGain) -> tuple[str, Html]:
     saved, (low, high) = predicted.mean_gain, predicted.interval
     lead = (
@@ -266,19 +286,16 @@ def _predicted_card(change: Change, note: str) -> Html:
 
 
 def _at_a_glance(context: ReportContext) -> Html:
-    weights = context.data.weights
-    groups, outliers = len(context.kin.sizes), len(context.kin.outliers)
-    gained = float(np.nanmedian(context.effective / weights.sizes))
-    pairs = [
-        ("Agents", count(len(weights.names))),
-        ("Rows to learn from", count(float(weights.sizes.sum()))),
-        ("Weight on own data, median", percent(float(np.nanmedian(context.own)), 0)),
-        (
-            "An agent learns as if it had, median",
-            f"{times(gained)} its rows",
-        ),
-        ("Groups of kin", f"{count(groups)}, and {counted(outliers, 'outlier')}" if outliers else count(groups)),
-    ]
-    if context.data.comparisons and context.prediction.advice[0] != NOT_JUDGED:
-        pairs.append(("Advised to join", f"{count(context.prediction.advice.count(JOIN))} of {count(len(weights.names))}"))
+    data, ties, words = context.data, context.ties, context.words
+    pairs = [("Agents", count(len(data.names))), ("Rows to learn from", count(float(data.sizes.sum())))]
+    if ties is not None and words is not None:
+        groups, outliers = len(ties.groups.sizes), len(ties.groups.outliers)
+        pairs.append((words.median, percent(float(np.nanmedian(ties.own)), 0)))
+        if ties.effective is not None:
+            gained = float(np.nanmedian(ties.effective / ties.sizes))
+            pairs.append(("An agent learns as if it had, median", f"{times(gained)} its rows"))
+        found = f"{count(groups)}, and {counted(outliers, 'outlier')}" if outliers else count(groups)
+        pairs.append(("Groups of kin", found))
+    if data.comparisons and context.prediction.advice[0] != NOT_JUDGED:
+        pairs.append(("Advised to join", f"{count(context.prediction.advice.count(JOIN))} of {count(len(data.names))}"))
     return Html(f'<div class="glance">{facts((key, escape(value)) for key, value in pairs)}</div>')

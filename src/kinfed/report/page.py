@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Callable
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,20 +16,24 @@ from kinfed.errors import InputError
 from kinfed.files import write_whole
 from kinfed.markup import Html, escape
 from kinfed.report.agents import agents_one_by_one, how_agents_differ
+from kinfed.report.choices import choices_and_why
 from kinfed.report.columns import the_columns
 from kinfed.report.context import ReportContext, ReportData, context_of
-from kinfed.report.elements import joined
+from kinfed.report.elements import Section, joined
 from kinfed.report.headline import headline
-from kinfed.report.kin import map_of_agents, who_listens
-from kinfed.report.run import choices_and_why, settings_and_versions, what_was_shared
+from kinfed.report.kin import map_of_agents, who_counts
+from kinfed.report.run import settings_and_versions, what_was_shared
 from kinfed.report.screening import agents_apart
-from kinfed.validation import Array
+from kinfed.validation import Array, Integers
+
+if TYPE_CHECKING:
+    from kinfed.weights.result import Evidence
 
 FILE_NAME = "index.html"
 
-_SECTIONS = (
+_SECTIONS: tuple[Callable[[ReportContext], Section | None], ...] = (
     headline,
-    who_listens,
+    who_counts,
     map_of_agents,
     agents_one_by_one,
     how_agents_differ,
@@ -73,7 +79,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
 def page(data: ReportData) -> Html:
     """The whole report as HTML."""
     context = context_of(data)
-    sections = [section(context) for section in _SECTIONS]
+    sections = [found for section in _SECTIONS if (found := section(context)) is not None]
     opening = joined(agents_apart(data), the_columns(data))
     body = "".join(
         f'<section id="{one.anchor}" aria-labelledby="{one.anchor}-heading"><h2 id="{one.anchor}-heading">'
@@ -115,11 +121,32 @@ def _asset(name: str) -> str:
 
 
 def embedded_data(context: ReportContext) -> Html:
-    """Names, weights, distances and what chance explains of them, as JSON that no name can break out of."""
-    order = context.order
-    grid, evidence = np.ix_(order, order), context.data.weights.evidence
-    others = context.others[grid]
-    top = float(others.max(initial=0.0))
+    """Names, the matrix, distances and what chance explains of them, as JSON that no name can break out of."""
+    ties, words = context.ties, context.words
+    content: dict[str, Any] = {"names": list(context.names)}
+    if ties is not None and words is not None:
+        order = ties.order
+        others = ties.others[np.ix_(order, order)]
+        top = float(others.max(initial=0.0))
+        content = {
+            "names": [ties.names[k] for k in order],
+            "agents": order.tolist(),
+            "groups": ties.groups.labels[order].tolist(),
+            "own": [round(float(value), 7) for value in np.nan_to_num(ties.own[order])],
+            "top": top,
+            "matrix": packed(np.rint(others / top * _TOP) if top > 0 else others),
+            "cell": words.cell,
+            "ownCell": words.own_cell,
+            "distances": None if ties.evidence is None else _packed_distances(ties.evidence, order),
+        }
+    return Html(
+        f'<script type="application/json" id="data">{harmless(json.dumps(content, separators=(",", ":")))}</script>'
+    )
+
+
+def _packed_distances(evidence: Evidence, order: Integers) -> dict[str, Any]:
+    """Squared distances, and those that chance explains, on one logarithmic scale; and who is not known."""
+    grid = np.ix_(order, order)
     # Nobody knows how far an agent is that gave no answer: its row is empty, and so is its column in all other rows.
     others_known = np.isfinite(evidence.squared_distances[grid]) & ~np.eye(len(order), dtype=bool)
     distances, quantiles = (np.nan_to_num(one[grid]) for one in (evidence.squared_distances, evidence.null_quantiles))
@@ -127,22 +154,8 @@ def embedded_data(context: ReportContext) -> Html:
     far, chance = logarithmic(distances, low, high), logarithmic(quantiles, low, high)
     # Rounding must not turn a difference into none, nor the other way round.
     chance = np.where(distances > quantiles, np.minimum(chance, far - 1), np.maximum(chance, far))
-    content = {
-        "names": [context.names[k] for k in order],
-        "agents": order.tolist(),
-        "groups": context.kin.labels[order].tolist(),
-        "own": [round(float(value), 7) for value in np.nan_to_num(context.own[order])],
-        "top": top,
-        "weights": packed(np.rint(others / top * _TOP) if top > 0 else others),
-        "silent": np.flatnonzero(~others_known.any(axis=1)).tolist(),
-        "low": low,
-        "high": high,
-        "distances": packed(far),
-        "chance": packed(chance),
-    }
-    return Html(
-        f'<script type="application/json" id="data">{harmless(json.dumps(content, separators=(",", ":")))}</script>'
-    )
+    silent = np.flatnonzero(~others_known.any(axis=1)).tolist()
+    return {"silent": silent, "low": low, "high": high, "far": packed(far), "chance": packed(chance)}
 
 
 def logarithmic(values: Array, low: float, high: float) -> Array:

@@ -1,14 +1,12 @@
-"""How it was done: the choices and why, what was shared, and how to repeat it.
+"""What was shared, and how to repeat it.
 
-Preparation, comparison, rule, learner and the table of calibration; bytes, who missed what, and the privacy spent;
-settings, versions, seed, command, and what to cite.
+Bytes, who missed what, and the privacy spent; settings, versions, seed, command, and what to cite.
 """
 
 from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
@@ -17,28 +15,13 @@ import numpy as np
 
 from kinfed.embedding import FEW_ROWS
 from kinfed.markup import Html, escape, listing, paragraph
-from kinfed.report.context import UNITS, ReportContext, ReportData
-from kinfed.report.elements import (
-    Column,
-    Section,
-    details,
-    error_bar,
-    figure,
-    image,
-    joined,
-    label,
-    table,
-    ticks,
-)
-from kinfed.report.text import count, counted, listed, nbytes, number, percent, sentence, shortened
+from kinfed.report.context import ReportContext, ReportData
+from kinfed.report.elements import Column, Section, details, joined, table
+from kinfed.report.text import count, counted, nbytes, number, percent, sentence
 
 if TYPE_CHECKING:
     import pandas
 
-    from kinfed.weights.calibration.family import Calibration
-
-_BEST = 15
-_WIDTH, _ROW, _TOP, _FOOT, _NAMES = 760.0, 26.0, 10.0, 44.0, 360.0
 _NUMBER = 8  # bytes of a number in a sketch
 _TO_SERVER, _TO_AGENT = "to the server", "to the agent"
 _ALWAYS = ("kinfed", "numpy", "scipy", "scikit-learn")
@@ -48,103 +31,6 @@ _CITATION = Html(
     'Mean Embeddings</cite>, arXiv <a href="https://arxiv.org/abs/2603.02233" rel="noreferrer">2603.02233</a>. Name kinfed '
     "and its version as the software.</p>"
 )
-
-
-def choices_and_why(context: ReportContext) -> Section:
-    """The section of the choices."""
-    data = context.data
-    told = listing(sentence(one) for one in data.choices)
-    calibration = data.weights.calibration
-    if calibration is None:
-        rule = f"The rule {data.weights.rule} was asked for, so no other was tried; the rule calibrated compares many."
-        return Section("choices", "Choices and why", joined(told, paragraph(rule)))
-    return Section("choices", "Choices and why", joined(told, "<h3>What was compared</h3>", _compared(calibration)))
-
-
-def _compared(calibration: Calibration) -> Html:
-    if not calibration.judged:
-        return paragraph("Nothing: no agent held rows out to judge candidates on.")
-    frame = calibration.table
-    drawn = drawn_candidates(calibration)
-    columns = [
-        Column("Candidate", "text"),
-        Column("Score", hint=f"{_score_in_words(calibration)}; lower is better"),
-        Column("Standard error", hint="Of the difference to the best"),
-        Column("Share", hint="In the weights of the federation"),
-        Column("Own choice of", hint="How many agents took it for themselves"),
-    ]
-    rows = [
-        [escape(str(name)), number(score, 4), number(error), percent(share), count(float(own))]
-        for name, score, error, share, own in zip(
-            frame.index, frame["score"], frame["standard error"], frame["share"], frame["own choice of"], strict=True
-        )
-    ]
-    told = (
-        f"Every agent with rows enough to hold some out judged {counted(len(frame), 'candidate')} on them. A score is the "
-        f"{_score_in_words(calibration)}, so lower is better; the error bar is one standard error of the difference to the "
-        "best candidate. Candidates that are about as good share the weights."
-    )
-    simple = listed([name for place, name in _simple(calibration).items() if place in drawn])
-    return joined(
-        paragraph(told),
-        figure(_dots(drawn, calibration), f"Scores of {counted(len(drawn), 'candidate')}: {simple}, and the best others."),
-        details(
-            f"{counted(len(frame), 'candidate')} as a table",
-            table("Calibration: all candidates, the best first", columns, rows),
-        ),
-    )
-
-
-def drawn_candidates(calibration: Calibration) -> list[int]:
-    """Places of the candidates to draw, the best first: learning alone, the common model, and the best of the others."""
-    mean = calibration.choice.mean
-    ranked = [place for place in np.argsort(mean, kind="stable").tolist() if np.isfinite(mean[place])]
-    always = [place for place in ranked if place in _simple(calibration)]
-    best = [place for place in ranked if place not in always][: _BEST - len(always)]
-    return [place for place in ranked if place in always or place in best]
-
-
-def _simple(calibration: Calibration) -> dict[int, str]:
-    """The candidates that need no kin, for people."""
-    common = {} if calibration.common is None else {calibration.common: "one common model"}
-    return {calibration.local: "learning alone", **common}
-
-
-def _score_in_words(calibration: Calibration) -> str:
-    return f"mean {calibration.loss} {'relative to learning alone' if calibration.has_shares else f'in {UNITS}'}"
-
-
-def _dots(drawn: Sequence[int], calibration: Calibration) -> Html:
-    # The table is sorted by the score, candidates without one last, as places are here.
-    frame = calibration.table.iloc[np.argsort(np.argsort(calibration.choice.mean, kind="stable"))[drawn]]
-    scores, errors = frame["score"].to_numpy(), frame["standard error"].to_numpy()
-    low, high = float((scores - errors).min()), float((scores + errors).max())
-    margin = 0.04 * (high - low) or 0.05
-    low, high = low - margin, high + margin
-    height = _TOP + _ROW * len(drawn) + _FOOT
-    bottom = height - _FOOT
-
-    def x(value: float) -> float:
-        return _NAMES + (_WIDTH - _NAMES - 16) * (value - low) / (high - low)
-
-    grid = "".join(
-        f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{_TOP}" y2="{bottom:.1f}"/>'
-        + label(x(tick), bottom + 16, number(tick))
-        for tick in ticks(low, high)
-    )
-    plain = _simple(calibration)
-    rows = []
-    for line, (place, name, score, error) in enumerate(zip(drawn, frame.index, scores, errors, strict=True)):
-        y = _TOP + _ROW * (line + 0.5)
-        kind = "chosen" if place == calibration.choice.chosen else "plain" if place in plain else "other"
-        words = shortened(plain.get(place, str(name)), 52)
-        rows.append(
-            label(_NAMES - 14, y + 4, words, "end", kind) + error_bar(x(score), x(score - error), x(score + error), y, kind)
-        )
-    axis = label((_NAMES + _WIDTH) / 2, height - 6, _score_in_words(calibration))
-    best = int(np.argmin(scores))
-    told = f"Scores of {counted(len(drawn), 'candidate')}; the best is {frame.index[best]} with {number(scores[best])}."
-    return image(_WIDTH, height, told, f"{grid}{''.join(rows)}{axis}", "dots")
 
 
 def what_was_shared(context: ReportContext) -> Section:
@@ -159,12 +45,19 @@ def what_was_shared(context: ReportContext) -> Section:
 
 
 def _nothing_crossed(data: ReportData) -> Html:
-    numbers, calibration = sum(data.sketch_sizes), data.weights.calibration
-    told = [
-        f"Its sketches: {counted(numbers, 'number')} for {counted(len(data.sketch_sizes), 'view')} of its data, "
-        f"{nbytes(_NUMBER * numbers)}.",
-        *([] if calibration is None else map(sentence, calibration.exchanged)),
-    ]
+    numbers, calibration = sum(data.sketch_sizes), data.calibration
+    views = counted(len(data.sketch_sizes), "view")
+    told = [f"Its sketches: {counted(numbers, 'number')} for {views} of its data, {nbytes(_NUMBER * numbers)}."]
+    if not data.sketch_sizes:
+        told = ["What its learner sums over its rows; no sketches."]
+    if data.stacking is not None:
+        told = [
+            "Second moments of its columns and outcome, or for classes the second derivatives of its loss: what a linear "
+            "model learns from its rows.",
+            "How well each prior that was judged predicted rows that it held out, and how their errors go together.",
+            "The coefficients of its own model, with their covariances.",
+        ]
+    told += [] if calibration is None else map(sentence, calibration.exchanged)
     return joined(
         paragraph("Nothing crossed a border: all data were in one process. Across sites, an agent would send at least:"),
         listing(told),
@@ -225,7 +118,12 @@ def _absences(data: ReportData) -> Html:
 
 
 def _privacy(data: ReportData) -> list[str]:
-    sizes = data.weights.sizes
+    sizes = data.sizes
+    few = f"the share of agents with fewer than {FEW_ROWS} rows here is {percent(float((sizes < FEW_ROWS).mean()), 0)}."
+    none = "No noise was added, so there is no guarantee of differential privacy: epsilon is infinite."
+    every = "The page what-leaves-a-site of the documentation says what every message reveals."
+    if not data.sketch_sizes:
+        return [none, f"Sums over few rows, such as second moments, can tell much of single rows; {few} {every}"]
     if data.norm_bound is None:
         moved = "The features have no bound, so replacing one row can move a sketch by any length."
     else:
@@ -237,11 +135,9 @@ def _privacy(data: ReportData) -> list[str]:
             f"({counted(round(median), 'row')})."
         )
     return [
-        "No noise was added, so there is no guarantee of differential privacy: epsilon is infinite.",
+        none,
         moved,
-        "A sketch of few rows can be turned back into the rows; the share of agents with fewer than "
-        f"{FEW_ROWS} rows here is {percent(float((sizes < FEW_ROWS).mean()), 0)}. The page what-leaves-a-site of the "
-        "documentation says what every message reveals.",
+        f"A sketch of few rows can be turned back into the rows; {few} {every}",
     ]
 
 

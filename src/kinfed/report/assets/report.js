@@ -73,7 +73,7 @@
     return values;
   }
 
-  const weights = unpacked(data.weights);
+  const weights = data.matrix ? unpacked(data.matrix) : null; // a method may not tell who counts for whom
   let evidence = null; // unpacked when it is first asked for
 
   function weightAt(row, column) {
@@ -87,20 +87,23 @@
 
   function distance(code) {
     if (code === 0) return "0";
-    const value = data.low * (data.high / data.low) ** ((code - 1) / (TOP - 1));
+    const { low, high } = data.distances;
+    const value = low * (high / low) ** ((code - 1) / (TOP - 1));
     return value < 1e-4 ? value.toExponential(2) : value.toPrecision(3);
   }
 
   function cellText(row, column) {
-    const weight = percent(weightAt(row, column));
-    if (row === column) return `${data.names[row]} gives its own data ${weight}.`;
-    const listens = `${data.names[row]} listens to ${data.names[column]} with ${weight}.`;
-    if (data.silent.includes(row) || data.silent.includes(column)) return `${listens} How far apart they are is not known.`;
-    evidence ??= { far: unpacked(data.distances), chance: unpacked(data.chance) };
+    const told = { row: data.names[row], column: data.names[column], amount: percent(weightAt(row, column)) };
+    // All at once, so that a name may hold anything.
+    const words = (row === column ? data.ownCell : data.cell).replace(/\{(row|column|amount)\}/g, (_, key) => told[key]);
+    if (row === column || !data.distances) return words;
+    const { silent } = data.distances;
+    if (silent.includes(row) || silent.includes(column)) return `${words} How far apart they are is not known.`;
+    evidence ??= { far: unpacked(data.distances.far), chance: unpacked(data.distances.chance) };
     const far = evidence.far[row * count + column];
     const chance = evidence.chance[row * count + column];
     const verdict = far > chance ? "they differ" : "no difference shown";
-    return `${listens} Squared MMD ${distance(far)}, chance explains up to ${distance(chance)}: ${verdict}.`;
+    return `${words} Squared MMD ${distance(far)}, chance explains up to ${distance(chance)}: ${verdict}.`;
   }
 
   /* ---- The tip beside the pointer ---- */
@@ -227,6 +230,7 @@
   }
 
   function startMatrix() {
+    if (!canvas) return;
     document.querySelector(".matrix-frame").hidden = false;
     readout.hidden = false;
     drawMatrix();
