@@ -92,7 +92,6 @@ def test_who_learns_alone_follows_itself_and_equals_follow_all_alike():
     np.testing.assert_allclose(found, np.full((4, 4), 0.25), atol=0.05)
 
 
-@pytest.mark.xfail(strict=True, reason="memberships are of priors without the agent, whose clusters have another order")
 def test_agents_of_two_clear_clusters_follow_their_own():
     rng = np.random.default_rng(0)
     X, agents = rng.standard_normal((360, 3)), np.repeat(np.arange(12), 30)

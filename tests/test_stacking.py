@@ -204,7 +204,6 @@ def test_runs_are_the_same_wherever_rows_are_and_are_kept(learner, method, tmp_p
     np.testing.assert_allclose(again.influence, found.influence)
 
 
-@pytest.mark.xfail(strict=True, raises=IndexError, reason="priors without an agent have a component less than those of all")
 def test_few_agents_have_a_prior_of_kin():
     train, _ = generated()
     kinfed.personalize(train, "ridge", method="kin-prior")
@@ -217,14 +216,12 @@ def test_few_agents_have_a_prior_of_kin():
         pytest.param(lambda one: np.zeros(len(one)), id="zero"),
     ],
 )
-@pytest.mark.xfail(strict=True, reason="without noise a spread relative to it has no bound, and its logarithm is none")
 def test_outcomes_without_noise_are_learned(outcome):
     found = kinfed.personalize(with_outcomes(generated()[0], outcome), "ridge", method="stacked", baselines=False)
     assert np.isfinite(found.models.coefficients).all()
 
 
 @pytest.mark.parametrize("learner", ["ridge", "logistic"])
-@pytest.mark.xfail(strict=True, reason="second moments have a column of ones whatever the learner")
 def test_a_learner_without_intercept_has_none(learner):
     train = with_outcomes(generated()[0], lambda one: one.y + 2)
     train = train if learner == "ridge" else two_classes(train)

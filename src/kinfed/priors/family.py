@@ -116,7 +116,7 @@ class Known:
         parts = np.square(vectors.T @ left)
         penalties = 10.0 ** np.arange(-1.0, 5.01, 0.25)
         shrunk = squares - (parts / (np.maximum(values, 0.0) + penalties[:, None])).sum(axis=1)
-        fit = rows * np.log(np.maximum(shrunk, 1e-12 * squares)) if self.noise is None else shrunk / self.noise
+        fit = rows * np.log(np.maximum(shrunk, max(1e-12 * squares, 1e-200))) if self.noise is None else shrunk / self.noise
         return float(penalties[np.argmin(fit + np.log1p(np.maximum(values, 0.0) / penalties[:, None]).sum(axis=1))])
 
     @property
@@ -127,10 +127,14 @@ class Known:
 
 
 class Made(NamedTuple):
-    """A member's prior, and what its centres are made of; None where that is nothing of others."""
+    """A member's prior, and what its centres are made of; None where that is nothing of others.
+
+    `single` says that every component is about one agent, in their order: that agent is to do without it.
+    """
 
     prior: Priors
     sources: Sources | None
+    single: bool = False
 
 
 def _made(
@@ -202,7 +206,7 @@ def _kin(known: Known, member: Member) -> Made:
     shares = known.voices / known.voices.sum()
     each = np.broadcast_to(fit.spread, (len(shares), *fit.spread.shape))
     sources = Sources(each, np.eye(len(shares)), fit.spread)
-    return _made(known, fit.means, variances, None, sources, shares, fit.noise)
+    return _made(known, fit.means, variances, None, sources, shares, fit.noise)._replace(single=True)
 
 
 MEMBERS: Registry[Callable[[Known, Member], Made]] = Registry(
@@ -223,10 +227,11 @@ FAMILY = (*LOCAL, *COMMON, *PULLS, *RANDOM, *CLUSTERED, *ALIKE)
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Priors of all members, and what their centres are made of."""
+    """Priors of all members, what their centres are made of, and which have a component for every single agent."""
 
     priors: Priors
     sources: tuple[Sources | None, ...]
+    single: NDArray[np.bool_]
 
 
 def fit_members(
@@ -242,4 +247,5 @@ def fit_members(
     counts = np.ones(len(evidence)) if voices is None else voices
     known = Known(evidence, intercepts, counts, noise, seed, whole, {})
     made = [MEMBERS[one.kind](known, one) for one in members]
-    return Fitted(Priors.together([one.prior for one in made]), tuple(one.sources for one in made))
+    together = Priors.together([one.prior for one in made])
+    return Fitted(together, tuple(one.sources for one in made), np.array([one.single for one in made]))

@@ -39,6 +39,7 @@ STARTS = 8
 """Of k-means, which begins the search for clusters."""
 _ROUNDS = 20
 _LEAST = 1e-8  # of the rows of everybody: what is added to the precision of a centre
+_LEAST_NOISE = 1e-8  # of the variance about one common model: outcomes without noise have this
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,8 @@ def fit_random_coefficients(
     """
     counts = np.ones(len(evidence)) if voices is None else voices
     rows = float((counts * evidence.n).sum())
-    found = _common(evidence, intercepts, counts, noise) if start is None else start
+    common = _common(evidence, intercepts, counts, noise)
+    found, quietest = common if start is None else start, max(2 * _LEAST_NOISE * common.noise, 1e-200)
     if clusters > 1:
         found = _split(evidence, found, clusters, counts, np.random.default_rng(seed))
     diagonal = kind in ("isotropic", "diagonal")
@@ -174,7 +176,7 @@ def fit_random_coefficients(
         left = np.square(residuals @ white.inverse).sum(axis=2)
         free = evidence.root.shape[1] - np.square(white.inverse).sum(axis=(1, 2))
         total_error = (belongs * (left + evidence.unseen[:, None])).sum() + variance * (counts @ free)
-        new = noise if noise is not None else max(float(total_error) / rows, 1e-300)
+        new = noise if noise is not None else max(float(total_error) / rows, quietest)
         spread = _shaped(total * (variance / new), kind, counts.sum(), intercepts, shrink)
         variance = float(new)
     white = _Whitened.of(evidence, spread)
@@ -196,7 +198,7 @@ def _common(evidence: Evidence, intercepts: NDArray[np.bool_], counts: Array, no
     matrix = flat.T @ flat + 1e-6 * rows * np.eye(width)
     centre: Array = np.asarray(np.linalg.solve(matrix, flat.T @ seen), dtype=np.float64)
     residual = (float(np.square(seen - flat @ centre).sum()) + float(counts @ evidence.unseen)) / max(rows, 1.0)
-    variance = noise if noise is not None else max(residual / 2, 1e-300)
+    variance = noise if noise is not None else max(residual / 2, 1e-200)
     slopes = max(int((~intercepts).sum()), 1)
     shared = np.where(intercepts, 0.25, 0.5 / slopes) * (1.0 if noise is not None else residual / variance)
     nothing = np.zeros((len(evidence), 1))
