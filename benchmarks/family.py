@@ -24,9 +24,9 @@ from benchmarks import ahead, peers
 from kinfed.backends.agents import TrainingSpec
 from kinfed.federation import Federation
 from kinfed.learners.inputs import own_codes
-from kinfed.learners.linear import design, log_losses
+from kinfed.learners.linear import coefficient_count, design, log_losses
 from kinfed.methods.stacked import Crosswise
-from kinfed.priors.family import ALIKE, CLUSTERED, COMMON, FAMILY, KIN, LOCAL, PULLS, RANDOM, Member
+from kinfed.priors.family import ALIKE, CLUSTERED, COMMON, FAMILY, KIN, LOCAL, PULLS, RANDOM, Member, margins
 from kinfed.priors.judging import Judged, OutOfFold, out_of_fold_scores, posterior_coefficients, repeats_of, told
 from kinfed.priors.stacking import stacked_shares
 from kinfed.run_setup import chosen_settings, pooled_agents
@@ -126,9 +126,14 @@ def cases() -> Iterator[ahead.Case]:
         ("schools", {"signal": 0.4, "intercepts": 0.4}),
         ("slopes", {"slopes": 0.6, "n_agents": 120}),
         ("few agents", {"n_agents": 6, "sizes": (20, 40)}),
+        ("few unlike", {"n_agents": 5, "sizes": (15, 30), "dim": 10, "slopes": 1.0, "intercepts": 1.5}),
         ("wide", {"n_agents": 35, "sizes": (4, 20), "dim": 60, "factors": 5, "signal": 0.5}),
         ("own noise", {"noise": (0.4, 2.0), "sizes": (5, 100), "slopes": 0.4, "groups": 2}),
         ("classes, few agents", {"classes": 2, "n_agents": 4, "sizes": (20, 20), "dim": 12, "slopes": 0.4}),
+        (
+            "classes, few unlike",
+            {"classes": 2, "n_agents": 4, "sizes": (20, 20), "dim": 12, "slopes": 0.7, "intercepts": 0.8},
+        ),
         ("classes, rare", {"classes": 2, "n_agents": 29, "sizes": (20, 20), "dim": 9, "slopes": 0.4, "rare": 3.5}),
         ("classes, intercepts", {"classes": 2, "signal": 0.3, "intercepts": 0.3, "dim": 4}),
         ("classes, groups", {"classes": 2, "signal": 1.5, "groups": 2, "slopes": 0.3, "sizes": (10, 40)}),
@@ -193,12 +198,14 @@ class Scored:
         answers = {k: told(self.own[k], self.rows[k], self.scores[k][:, chosen], shares, self.spec) for k in range(count)}
         return OutOfFold((), np.zeros(count, dtype=int), shares, 1).combine(self.spec, answers)
 
-    def shares(self, chosen: np.ndarray, local: np.ndarray) -> np.ndarray:
+    def shares(self, chosen: np.ndarray, members: Sequence[Member]) -> np.ndarray:
         """Of some members."""
-        quadratic = self.spec.task == "regression"
-        places = np.flatnonzero(local[chosen])
-        places = places if len(places) else np.arange(len(chosen))
-        return stacked_shares(partial(self.ask, chosen), len(chosen), places, quadratic, self.spec.seed).shares
+        spec, count = self.spec, len(chosen)
+        places = np.flatnonzero([members[place].kind == "local" for place in chosen])
+        places = places if len(places) else np.arange(count)
+        some, ask = [members[place] for place in chosen], partial(self.ask, chosen)
+        extra = margins(some, len(spec.names), int(spec.sizes.sum()), coefficient_count(spec))
+        return stacked_shares(ask, count, places, spec.task == "regression", spec.seed, extra).shares
 
     def losses(self, chosen: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Mean test losses (B,)."""
@@ -218,7 +225,6 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a part of the names of cases")
     parser.add_argument("--peers", action="store_true", help="the best tuned peer of each case too")
     options = parser.parse_args()
-    local = np.array([one.kind == "local" for one in LARGEST])
     places = {name: np.array([LARGEST.index(one) for one in some]) for name, some in FAMILIES.items()}
     table = {}
     for case in cases():
@@ -228,7 +234,7 @@ def main() -> None:
         for repetition in range(options.repetitions):
             scored = Scored.of(case, repetition, LARGEST)
             for name, chosen in places.items():
-                loss = scored.losses(chosen, scored.shares(chosen, local)).mean()
+                loss = scored.losses(chosen, scored.shares(chosen, LARGEST)).mean()
                 values.setdefault(name, []).append(float(loss))
             if options.peers:
                 this = ahead.Round.of(case, repetition)

@@ -16,7 +16,7 @@ from kinfed.learners.quadratics import Quadratics
 from kinfed.methods.base import Method, MethodContext
 from kinfed.methods.weighted import GrandMean, Local, Weighted
 from kinfed.parallel import map_on_cores
-from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members
+from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members, margins
 from kinfed.priors.influence import influence
 from kinfed.priors.judging import Judged, OutOfFold, agent_groups, repeats_of
 from kinfed.priors.normal import Evidence, Priors, posteriors, probabilities
@@ -100,6 +100,7 @@ def judged_members(
         np.flatnonzero(local) if local.any() else np.arange(count),
         spec.task == "regression",
         spec.seed,
+        margins(members, len(spec.names), int(spec.sizes.sum()), len(crosswise.intercepts)),
     )
     report(3, 4)
     return crosswise, fitted, stack

@@ -26,6 +26,8 @@ FREE = 1e6
 """Variance of an intercept that nothing is known of, relative to the noise."""
 TIGHT = 1e-3
 """What is left of the spread within a cluster whose agents are taken to be alike."""
+MARGIN, CLUSTER_MARGIN = 0.2, 0.25
+"""h and c of `margins`."""
 FULL_AGENTS = 1.5
 """A full spread needs so many agents for each coefficient; with fewer, its correlations are of low rank."""
 
@@ -223,6 +225,29 @@ ALIKE = tuple(Member("alike", clusters) for clusters in (2, 3, 5))
 KIN = tuple(Member("kin", width) for width in (0.1,))
 FAMILY = (*LOCAL, *COMMON, *PULLS, *RANDOM, *CLUSTERED, *ALIKE)
 """The usual members."""
+
+
+def margins(members: Sequence[Member], agents: int, rows: int, width: int) -> Array:
+    r"""By which share of the loss each member has to be better than random coefficients about one centre, of shape (M,).
+
+    Those can turn into one common model or into learning alone, and know how far to go from the agents; the others have a
+    number that was fixed before, and pay :math:`h / B`. Further clusters pay :math:`c \, p / N` for the p coefficients of
+    each centre, a part of what Akaike's criterion takes off.
+
+    Parameters
+    ----------
+    members : sequence of Member
+    agents, rows : int
+        B and N, of all agents.
+    width : int
+        p.
+    """
+    found = [
+        MARGIN / max(agents, 1) * (one.kind != "random")
+        + CLUSTER_MARGIN * (one.strength - 1) * width / max(rows, 1) * (one.kind in ("random", "alike"))
+        for one in members
+    ]
+    return np.array(found)
 
 
 @dataclass(frozen=True, eq=False)
