@@ -104,12 +104,17 @@ def real_cases(folder: Path | None) -> Iterator[Case]:
 
 
 def divided(federation: kinfed.Federation, most: int | None, seed: int) -> Parts:
-    """At most so many rows of each agent to train on, never above half, and at most `MOST_TEST_ROWS` to test on."""
-    sizes = federation.sizes
-    rows = sizes // 2 if most is None else np.minimum(most, sizes // 2)
-    train, test = federation.split_by((1 - rows / sizes).tolist(), seed)
+    """At most so many rows of each agent to train on, never above half, and at most `MOST_TEST_ROWS` to test on.
+
+    Rows are dealt without a look at the outcome: with classes in proportion a test row would be known to have the shares of
+    classes that the training rows of its agent have, and models with an intercept of their own would seem too good.
+    """
     rng = np.random.default_rng(seed)
-    return train, test.rows([np.sort(rng.permutation(n)[:MOST_TEST_ROWS]) for n in test.sizes])
+    orders = [rng.permutation(n) for n in federation.sizes]
+    rows = [n // 2 if most is None else min(most, n // 2) for n in federation.sizes]
+    train = [np.sort(order[:n]) for order, n in zip(orders, rows, strict=True)]
+    test = [np.sort(order[n : n + MOST_TEST_ROWS]) for order, n in zip(orders, rows, strict=True)]
+    return federation.rows(train), federation.rows(test)
 
 
 # The methods on one repetition of a case.

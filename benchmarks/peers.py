@@ -436,13 +436,11 @@ PEERS: dict[str, tuple[Peer, list[Any]]] = {
 
 
 def deal(rows: Rows, rng: np.random.Generator) -> Array:
-    """A fold for each row: every agent deals its own, class by class, from a fold of its own on."""
+    """A fold for each row: every agent deals its own, without a look at the outcome, from a fold of its own on."""
     folds = np.empty(len(rows.y), dtype=int)
     for k in range(rows.n_agents):
         mine = np.flatnonzero(rows.agent == k)
         order = rng.permutation(mine)
-        if rows.classes:
-            order = order[np.argsort(rows.y[order], kind="stable")]
         folds[order] = (rng.integers(FOLDS) + np.arange(len(mine))) % FOLDS
     return folds
 

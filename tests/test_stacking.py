@@ -216,14 +216,12 @@ def test_few_agents_have_a_prior_of_kin():
         pytest.param(lambda one: np.zeros(len(one)), id="zero"),
     ],
 )
-@pytest.mark.xfail(strict=True, reason="without noise a spread relative to it has no bound, and its logarithm is none")
 def test_outcomes_without_noise_are_learned(outcome):
     found = kinfed.personalize(with_outcomes(generated()[0], outcome), "ridge", method="stacked", baselines=False)
     assert np.isfinite(found.models.coefficients).all()
 
 
 @pytest.mark.parametrize("learner", ["ridge", "logistic"])
-@pytest.mark.xfail(strict=True, reason="second moments have a column of ones whatever the learner")
 def test_a_learner_without_intercept_has_none(learner):
     train = with_outcomes(generated()[0], lambda one: one.y + 2)
     train = train if learner == "ridge" else two_classes(train)

@@ -41,7 +41,8 @@ class Expansions(Question[Quadratics]):
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
         """Curvature and slope of the own log loss."""
-        return Message(arrays=dict(zip(("curvature", "slope"), expanded(site.agent, site.spec), strict=True)))
+        found = expanded(site.agent, site.spec, getattr(site.learner, "intercept", True))
+        return Message(arrays=dict(zip(("curvature", "slope"), found, strict=True)))
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
         """A matrix and a vector, as long as a model."""

@@ -150,6 +150,8 @@ class Ridge:
         raw = z[:, :, None] * z[:, None, :]
         inner = np.r_[: moments.dim, moments.dim + 1]
         raw[:, inner[:, None], inner] += moments.comoment
+        if not self.intercept:  # a column of zeros, as in `design`
+            raw[:, moments.dim] = raw[:, :, moments.dim] = 0.0
         return Quadratics(moments.n, raw[:, :-1, :-1], raw[:, :-1, -1], raw[:, -1, -1])
 
     def fit_quadratics(self, everybody: Quadratics, rows: Array, spec: TrainingSpec) -> RidgeModels:

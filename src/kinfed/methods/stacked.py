@@ -17,10 +17,10 @@ from kinfed.methods.base import Method, MethodContext
 from kinfed.methods.tuning import has_priors, is_tuned
 from kinfed.methods.weighted import GrandMean, Local, Weighted
 from kinfed.parallel import map_on_cores
-from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members
+from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members, margins
 from kinfed.priors.influence import influence
 from kinfed.priors.judging import Judged, OutOfFold, agent_groups, repeats_of
-from kinfed.priors.normal import Evidence, posteriors
+from kinfed.priors.normal import Evidence, Priors, posteriors, probabilities
 from kinfed.priors.posterior import OwnPosterior
 from kinfed.priors.result import Stacking
 from kinfed.priors.stacking import Stack, stacked_shares
@@ -61,11 +61,7 @@ class Stacked(Method):
         crosswise, fitted, stack = judged_members(members, learner, agents, report)
         used = np.flatnonzero(stack.shares > _NOTHING)
         shares = stack.shares[used] / stack.shares[used].sum()
-        # With few agents a target's own rows are a good part of everybody's: its prior is the one without them.
-        each = crosswise.alone
-        priors = tuple(one.priors.select(used) for one in (fitted[:-1] if each else fitted[-1:]))
-        of = crosswise.groups if each else np.zeros(len(spec.names), dtype=np.int64)
-        own = agents.ask(OwnPosterior(priors, of, shares))
+        own = agents.ask(OwnPosterior(*crosswise.final(fitted, used), shares))
         if spec.quiet and any(one.kind != "local" for one in members):  # whoever nobody hears hears nobody
             alone: Any = Stacked(LOCAL).train(replace(context, found={}), None)
             places = list(spec.quiet)
@@ -119,6 +115,7 @@ def judged_members(
         np.flatnonzero(local) if local.any() else np.arange(count),
         spec.task == "regression",
         spec.seed,
+        margins(members, len(spec.names), int(spec.sizes.sum()), len(crosswise.intercepts)),
     )
     report(3, 4)
     return crosswise, fitted, stack
@@ -194,6 +191,24 @@ class Crosswise:
 
         return list(map_on_cores(one, [*range(int(self.groups.max()) + 1), -1]))
 
+    def final(self, fitted: list[Fitted], used: Places) -> tuple[tuple[Priors, ...], Places]:
+        """The priors with which agents find their models, and which of them is whose.
+
+        With few agents a target's own rows are a good part of everybody's, and its prior is the one without them. Nor is a
+        target its own kin.
+        """
+        if self.alone:
+            return tuple(one.priors.select(used) for one in fitted[:-1]), self.groups
+        whole, single = fitted[-1].priors.select(used), fitted[-1].single[used]
+        if not single.any():
+            return (whole,), np.zeros(len(self.groups), dtype=np.int64)
+        places = np.cumsum(self.voices > 0) - 1
+        each = [
+            whole.without(single, place) if heard else whole
+            for place, heard in zip(places.tolist(), self.voices > 0, strict=True)
+        ]
+        return tuple(each), np.arange(len(self.groups))
+
     def influence(self, fitted: Fitted, used: Places, shares: Array, seed: int) -> Array:
         """Who speaks in whose model (B, B), by priors of everybody.
 
@@ -203,9 +218,12 @@ class Crosswise:
         there = np.flatnonzero(self.voices > 0)
         found = np.eye(len(self.voices))
         if len(there):
-            sources = [fitted.sources[place] for place in used.tolist()]
             evidence, priors = self.evidence.select(there), fitted.priors.select(used)
-            whose = posteriors(priors, evidence).responsibilities
-            among = influence(evidence, priors, sources, shares, whose, seed)
+            logarithms = posteriors(priors, evidence).log_evidence
+            if len(there) > 1:
+                for m in np.flatnonzero(fitted.single[used]):
+                    logarithms[np.arange(len(there)), m, np.arange(len(there))] = -np.inf
+            sources = [fitted.sources[place] for place in used.tolist()]
+            among = influence(evidence, priors, sources, shares, probabilities(logarithms), seed)
             found[np.ix_(there, there)] = among
         return found

@@ -26,6 +26,8 @@ FREE = 1e6
 """Variance of an intercept that nothing is known of, relative to the noise."""
 TIGHT = 1e-3
 """What is left of the spread within a cluster whose agents are taken to be alike."""
+MARGIN, CLUSTER_MARGIN = 0.2, 0.25
+"""h and c of `margins`."""
 FULL_AGENTS = 1.5
 """A full spread needs so many agents for each coefficient; with fewer, its correlations are of low rank."""
 
@@ -141,7 +143,7 @@ class Known:
         parts = np.square(vectors.T @ left)
         penalties = 10.0 ** np.arange(-1.0, 5.01, 0.25)
         shrunk = squares - (parts / (np.maximum(values, 0.0) + penalties[:, None])).sum(axis=1)
-        fit = rows * np.log(np.maximum(shrunk, 1e-12 * squares)) if self.noise is None else shrunk / self.noise
+        fit = rows * np.log(np.maximum(shrunk, max(1e-12 * squares, 1e-200))) if self.noise is None else shrunk / self.noise
         return float(penalties[np.argmin(fit + np.log1p(np.maximum(values, 0.0) / penalties[:, None]).sum(axis=1))])
 
     @property
@@ -152,10 +154,14 @@ class Known:
 
 
 class Made(NamedTuple):
-    """A member's prior, and what its centres are made of; None where that is nothing of others."""
+    """A member's prior, and what its centres are made of; None where that is nothing of others.
+
+    `single` says that every component is about one agent, in their order: that agent is to do without it.
+    """
 
     prior: Priors
     sources: Sources | None
+    single: bool = False
 
 
 def _made(
@@ -227,7 +233,7 @@ def _kin(known: Known, member: Member) -> Made:
     shares = known.voices / known.voices.sum()
     each = np.broadcast_to(fit.spread, (len(shares), *fit.spread.shape))
     sources = Sources(each, np.eye(len(shares)), fit.spread)
-    return _made(known, fit.means, variances, None, sources, shares, fit.noise)
+    return _made(known, fit.means, variances, None, sources, shares, fit.noise)._replace(single=True)
 
 
 MEMBERS: Registry[Callable[[Known, Member], Made]] = Registry(
@@ -246,12 +252,36 @@ FAMILY = (*LOCAL, *COMMON, *PULLS, *RANDOM, *CLUSTERED, *ALIKE)
 """The usual members."""
 
 
+def margins(members: Sequence[Member], agents: int, rows: int, width: int) -> Array:
+    r"""By which share of the loss each member has to be better than random coefficients about one centre, of shape (M,).
+
+    Those can turn into one common model or into learning alone, and know how far to go from the agents; the others have a
+    number that was fixed before, and pay :math:`h / B`. Further clusters pay :math:`c \, p / N` for the p coefficients of
+    each centre, a part of what Akaike's criterion takes off.
+
+    Parameters
+    ----------
+    members : sequence of Member
+    agents, rows : int
+        B and N, of all agents.
+    width : int
+        p.
+    """
+    found = [
+        MARGIN / max(agents, 1) * (one.kind != "random")
+        + CLUSTER_MARGIN * (one.strength - 1) * width / max(rows, 1) * (one.kind in ("random", "alike"))
+        for one in members
+    ]
+    return np.array(found)
+
+
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Priors of all members, and what their centres are made of."""
+    """Priors of all members, what their centres are made of, and which have a component for every single agent."""
 
     priors: Priors
     sources: tuple[Sources | None, ...]
+    single: NDArray[np.bool_]
 
 
 def fit_members(
@@ -267,4 +297,5 @@ def fit_members(
     counts = np.ones(len(evidence)) if voices is None else voices
     known = Known(evidence, intercepts, counts, noise, seed, whole, {})
     made = [MEMBERS[one.kind](known, one) for one in members]
-    return Fitted(Priors.together([one.prior for one in made]), tuple(one.sources for one in made))
+    together = Priors.together([one.prior for one in made])
+    return Fitted(together, tuple(one.sources for one in made), np.array([one.single for one in made]))

@@ -10,8 +10,10 @@ Agent k's coefficients are :math:`\theta_k \sim \sum_c \pi_c N(\mu_c, \sigma^2 S
     \sigma^2 &= \tfrac1N \sum_k E[|y_k - X_k \theta_k|^2 | y_k] ,
 
 with responsibilities :math:`q_{kc}` of the components, which share S, so that one factor :math:`K_k^{1/2}` for each agent
-serves all. :math:`\mu_c` is the exact maximiser for given S and :math:`\sigma^2` (generalised least squares). It stops
-once the likelihood stands still. A sum over few agents cannot tell p variances: a diagonal S is drawn towards the
+serves all. :math:`\mu_c` is the exact maximiser for given S and :math:`\sigma^2` (generalised least squares). Variances
+that tend to zero do so slowly: after every second iteration the logarithms of all variances are extrapolated (squared
+extrapolation of Varadhan and Roland), unless that makes the outcomes less likely. It stops once the likelihood stands
+still. A sum over few agents cannot tell p variances: a diagonal S is drawn towards the
 isotropic one as if by `DIAGONAL_PRIOR` further agents, a full one towards half its diagonal and half the isotropic one as
 if by p (the mode under an inverse Wishart prior); intercepts have a variance of their own in all of them. And where
 columns are many, not even the centres are known well: their slopes have a prior :math:`N(0, \sigma^2 \omega^2 I)` in
@@ -32,13 +34,15 @@ DIAGONAL_PRIOR = 2.0
 """How many agents the isotropic spread counts in a diagonal one."""
 RANK = 3
 """Of the part of a low-rank spread that is not diagonal."""
-MOST_ITERATIONS = 40
-TOLERANCE = 1e-3
+MOST_ITERATIONS = 60
+TOLERANCE = 1e-4
 """EM stops once an iteration gains less log likelihood than this for each agent."""
 STARTS = 8
 """Of k-means, which begins the search for clusters."""
 _ROUNDS = 20
 _LEAST = 1e-8  # of the rows of everybody: what is added to the precision of a centre
+_LONGEST_STEP, _MOST_CHANGE = 32.0, 8.0  # of an extrapolation, and of a logarithm in it
+_LEAST_NOISE = 1e-8  # of the variance about one common model: outcomes without noise have this
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +141,8 @@ def fit_random_coefficients(
     """
     counts = np.ones(len(evidence)) if voices is None else voices
     rows = float((counts * evidence.n).sum())
-    found = _common(evidence, intercepts, counts, noise) if start is None else start
+    common = _common(evidence, intercepts, counts, noise)
+    found, quietest = common if start is None else start, max(2 * _LEAST_NOISE * common.noise, 1e-200)
     if clusters > 1:
         found = _split(evidence, found, clusters, counts, np.random.default_rng(seed))
     diagonal = kind in ("isotropic", "diagonal")
@@ -145,11 +150,17 @@ def fit_random_coefficients(
     spread = np.diagonal(found.spread).copy() if diagonal else found.spread
     least = np.full(len(intercepts), _LEAST * rows)  # precision of the prior of the centres
     last, log_likelihood, iteration = -np.inf, -np.inf, 0
+    trail, safe = [_logarithms(spread, variance)], None
     for iteration in range(1, most + 1):  # noqa: B007  the number of iterations is told
         white = _Whitened.of(evidence, spread)
         logarithms = _log_density(white, evidence, centres, variance, known=noise is not None) + np.log(shares)
-        top = logarithms.max(axis=1)
-        log_likelihood = float(counts @ (top + np.log(np.exp(logarithms - top[:, None]).sum(axis=1))))
+        log_likelihood = _total(logarithms, counts)
+        if safe is not None and not log_likelihood >= last:  # the extrapolation went too far
+            spread, variance = safe
+            white = _Whitened.of(evidence, spread)
+            logarithms = _log_density(white, evidence, centres, variance, known=noise is not None) + np.log(shares)
+            log_likelihood, trail = _total(logarithms, counts), [_logarithms(spread, variance)]
+        safe = None
         if log_likelihood - last < tolerance * counts.sum():
             break
         last = log_likelihood
@@ -174,9 +185,20 @@ def fit_random_coefficients(
         left = np.square(residuals @ white.inverse).sum(axis=2)
         free = evidence.root.shape[1] - np.square(white.inverse).sum(axis=(1, 2))
         total_error = (belongs * (left + evidence.unseen[:, None])).sum() + variance * (counts @ free)
-        new = noise if noise is not None else max(float(total_error) / rows, 1e-300)
+        if shrink:
+            more, explained = _of_centres(white, belongs, uncertainty, spread)
+            total = total + more
+            total_error += variance * explained
+        new = noise if noise is not None else max(float(total_error) / rows, quietest)
         spread = _shaped(total * (variance / new), kind, counts.sum(), intercepts, shrink)
         variance = float(new)
+        trail.append(_logarithms(spread, variance))
+        if len(trail) == 3:
+            safe = spread, variance
+            spread, variance = _extrapolated(trail, spread, variance, noise is None)
+            trail = [_logarithms(spread, variance)]
+    if safe is not None:  # nobody looked at the last extrapolation
+        spread, variance = safe
     white = _Whitened.of(evidence, spread)
     logarithms = _log_density(white, evidence, centres, variance, known=noise is not None) + np.log(shares)
     belongs = probabilities(logarithms)
@@ -188,6 +210,30 @@ def fit_random_coefficients(
     return RandomCoefficients(shares, centres, whole, variance, uncertainty, log_likelihood, belongs, means, iteration)
 
 
+def _total(logarithms: Array, counts: Array) -> float:
+    """The log likelihood of all agents, from that (B, C) of every component."""
+    top = logarithms.max(axis=1)
+    return float(counts @ (top + np.log(np.exp(logarithms - top[:, None]).sum(axis=1))))
+
+
+def _logarithms(spread: Array, variance: float) -> Array:
+    """Of all variances, that of the noise last."""
+    own = spread if spread.ndim == 1 else np.diagonal(spread)
+    return np.log(np.maximum(np.append(own, variance), 1e-200))
+
+
+def _extrapolated(trail: list[Array], spread: Array, variance: float, free: bool) -> tuple[Array, float]:
+    """Where three states in a row, the last of which is given, seem to lead; correlations stay as they are."""
+    first, second, third = trail
+    step, turn = second - first, third - 2 * second + first
+    long = float(np.clip(np.linalg.norm(step) / max(float(np.linalg.norm(turn)), 1e-300), 1.0, _LONGEST_STEP))
+    further = first + 2 * long * step + long**2 * turn
+    factor = np.exp(np.clip(further - third, -_MOST_CHANGE, _MOST_CHANGE))
+    scale = factor[:-1]
+    wider = spread * scale if spread.ndim == 1 else spread * np.sqrt(np.outer(scale, scale))
+    return wider, variance * float(factor[-1]) if free else variance
+
+
 def _common(evidence: Evidence, intercepts: NDArray[np.bool_], counts: Array, noise: float | None) -> RandomCoefficients:
     """Where EM begins: the common model, half of its residuals being noise and half the agents' own coefficients."""
     rows, width = float((counts * evidence.n).sum()), evidence.root.shape[2]
@@ -196,7 +242,7 @@ def _common(evidence: Evidence, intercepts: NDArray[np.bool_], counts: Array, no
     matrix = flat.T @ flat + 1e-6 * rows * np.eye(width)
     centre: Array = np.asarray(np.linalg.solve(matrix, flat.T @ seen), dtype=np.float64)
     residual = (float(np.square(seen - flat @ centre).sum()) + float(counts @ evidence.unseen)) / max(rows, 1.0)
-    variance = noise if noise is not None else max(residual / 2, 1e-300)
+    variance = noise if noise is not None else max(residual / 2, 1e-200)
     slopes = max(int((~intercepts).sum()), 1)
     shared = np.where(intercepts, 0.25, 0.5 / slopes) * (1.0 if noise is not None else residual / variance)
     nothing = np.zeros((len(evidence), 1))
@@ -252,6 +298,27 @@ def _centres(white: _Whitened, belongs: Array, least: Array) -> tuple[Array, Arr
     matrix = (belongs.T @ precision.reshape(len(precision), -1)).reshape(-1, width, width)
     inverse: Array = np.asarray(np.linalg.inv(matrix + np.diag(least)), dtype=np.float64)
     return (inverse @ (belongs.T @ cross)[..., None])[..., 0], inverse
+
+
+def _of_centres(white: _Whitened, belongs: Array, uncertainty: Array, spread: Array) -> tuple[Array, float]:
+    r"""What uncertain centres add to the sums of squared deviations, and of squared errors relative to the noise.
+
+    With :math:`P_k = F_k' K_k^{-1} F_k` the deviation of an agent follows its centre by :math:`-S P_k`, and its fitted
+    values by :math:`K_k^{-1} F_k`. With these terms the variances are those of restricted maximum likelihood.
+    """
+    precision = white.root.swapaxes(1, 2) @ white.root
+    total, explained = np.zeros_like(spread), 0.0
+    for c, covariance in enumerate(uncertainty):
+        factor = np.linalg.cholesky(covariance)
+        moved = np.sqrt(belongs[:, c])[:, None, None] * (precision @ factor)
+        if spread.ndim == 1:
+            total += spread**2 * np.square(moved).sum(axis=(0, 2))
+        else:
+            flat = (spread @ moved).swapaxes(0, 1).reshape(len(spread), -1)
+            total += flat @ flat.T
+        fitted = white.inverse.swapaxes(1, 2) @ (white.root @ factor)
+        explained += float(belongs[:, c] @ np.square(fitted).sum(axis=(1, 2)))
+    return total, explained
 
 
 def _log_density(white: _Whitened, evidence: Evidence, centres: Array, variance: float, known: bool) -> Array:

@@ -23,7 +23,7 @@ For log losses A and F'z are those of a quadratic expansion (`kinfed.learners.qu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,13 @@ class Priors:
     def select(self, places: NDArray[Any]) -> Priors:
         """Some of the members."""
         return Priors(*(getattr(self, name)[places] for name in _FIELDS))
+
+    def without(self, members: NDArray[np.bool_], component: int) -> Priors:
+        """The same, some members without one of their components, unless they have no other."""
+        shares = self.shares.copy()
+        shares[members, component] = 0.0
+        left = shares.sum(axis=1, keepdims=True)
+        return replace(self, shares=np.where(left > 0, shares / np.where(left > 0, left, 1.0), self.shares))
 
     @property
     def spread(self) -> Array:

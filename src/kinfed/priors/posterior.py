@@ -32,14 +32,11 @@ class OwnModels:
     covariance : array of shape (B, p, p)
     noise : array of shape (B,)
         Variance of an outcome about its mean; NaN for classes.
-    responsibilities : array of shape (B, M, C)
-        Of every component, for every agent.
     """
 
     coefficients: Array
     covariance: Array
     noise: Array
-    responsibilities: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,31 +81,18 @@ class OwnPosterior(Question[OwnModels]):
             squares = np.square(own_numbers(own) - points @ mean) * (1.0 if weights is None else weights)
             used = float(np.einsum("ij,ji->", points.T @ points, within)) / level  # degrees of freedom
             noise = (NOISE_ROWS * level + float(squares.sum())) / (NOISE_ROWS + max(len(own) - used, 0.0))
-        arrays = {"coefficients": mean, "covariance": covariance, "noise": np.array(noise)}
-        return Message({}, {**arrays, "responsibilities": found.responsibilities[0]})
+        return Message({}, {"coefficients": mean, "covariance": covariance, "noise": np.array(noise)})
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
-        """A vector, a matrix, a number, and shares of components."""
-        width, (_, count) = coefficient_count(spec), self.priors[0].shares.shape
-        components = max(one.shares.shape[1] for one in self.priors)
-        assert count == components, "priors have equally many components"
-        return {
-            "coefficients": ArraySpec((width,)),
-            "covariance": ArraySpec((width, width)),
-            "noise": ArraySpec((), gaps=True),
-            "responsibilities": ArraySpec((len(self.shares), components)),
-        }
+        """A vector, a matrix, and a number."""
+        width = coefficient_count(spec)
+        shapes = {"coefficients": ArraySpec((width,)), "covariance": ArraySpec((width, width))}
+        return {**shapes, "noise": ArraySpec((), gaps=True)}
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> OwnModels:
         """In the order of the agents."""
         count, width = len(spec.names), coefficient_count(spec)
-        components = self.priors[0].shares.shape[1]
-        shapes = {
-            "coefficients": (count, width),
-            "covariance": (count, width, width),
-            "noise": (count,),
-            "responsibilities": (count, len(self.shares), components),
-        }
+        shapes = {"coefficients": (count, width), "covariance": (count, width, width), "noise": (count,)}
         found = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
         for k, one in answers.items():
             for name, array in found.items():
