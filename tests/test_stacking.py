@@ -140,14 +140,19 @@ def test_what_is_told_is_the_mean_loss_and_its_derivatives(learner):
 @pytest.mark.parametrize("learner, n_agents", [("ridge", 6), ("ridge", 18), ("logistic", 6)])
 def test_a_group_has_no_part_in_its_priors(learner, n_agents):
     train, chosen = federation(learner, n_agents), make_learner(learner)
-    groups, members = agent_groups(n_agents, 0), (*RANDOM, *CLUSTERED[:1], *KIN, Member("common", 1.0), Member("pull", 3.0))
+    members = (*RANDOM, *CLUSTERED[:1], *KIN, Member("common", 1.0), Member("pull", 3.0))
+
+    def crosswise(rows):
+        agents = pooled(rows, chosen)
+        return Crosswise.of(agents, chosen.quadratics(agents))
 
     def fitted(rows):
-        agents = pooled(rows, chosen)
-        found = Crosswise.of(agents, chosen.quadratics(agents))
+        found = crosswise(rows)
         np.testing.assert_array_equal(found.groups, groups)
         return [one.priors.arrays for one in found.fitted(members, 0)]
 
+    groups = crosswise(train).groups
+    assert sorted(groups) == sorted(agent_groups(n_agents, 0))
     rng, mine = np.random.default_rng(0), {train.names[k] for k in np.flatnonzero(groups == 2)}
     garbled = with_outcomes(train, lambda one: rng.permutation(one.y) if one.name in mine else one.y)
     before, after = fitted(train), fitted(garbled)

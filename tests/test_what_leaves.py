@@ -213,6 +213,13 @@ class Run:
                 views = len(request.settings["asked"]["norm bounds"])
                 asked = len(request.settings["asked"]["candidates"])
                 return {"M": asked, "V": views, "L": len(members), "E": sum(map(len, members))}
+            case "out-of-fold" | "own-posterior":
+                members, components, _ = request.arrays["centres"].shape
+                return {"F": members, "H": components, "r": request.arrays["factors"].shape[2]}
+            case "evaluation":
+                return {"P": sum(name.endswith("covariance") for name in request.arrays)}
+            case "own-penalties":
+                return {"T": len(request.arrays["row"])}
             case "recall" | "tally":
                 calibration = self.found.weights.calibration
                 assert calibration is not None
@@ -221,6 +228,8 @@ class Run:
 
     def _case(self, request: Request, way: str) -> str:
         match request.question:
+            case "evaluation" if way == COMES:
+                return "classes" if self.symbols["C"] else "numbers"
             case "columns" | "scale" if way == LEAVES:
                 return "classes" if self.symbols["C"] else "numbers"
             case "local-training":
@@ -298,6 +307,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     steps = kinfed.make_learner("logistic", solver="l-bfgs")
     averaging = network(method="fedavg", rounds=3, batch_size=4)
     found = [run("ridge", kind, ridge, rule) for kind in (FIRST, SECOND) for rule in ("q-aggregation", "gradient")]
+    found += [run("ridge", kind, ridge, "auto") for kind in (FIRST, SECOND)]
+    found += [run("logistic, Newton", kind, newton, "auto", labels=labels) for kind, labels in ((FIRST, 3), (SECOND, 2))]
     found += [run("ridge", kind, ridge, "calibrated", rows=30, folds=2) for kind in (FIRST, SECOND)]
     found += [run("logistic, Newton", FIRST, newton, "calibrated", labels=labels, rows=30, folds=2) for labels in (2, 3)]
     found += [run("logistic, Newton", FIRST, newton, labels=3), run("logistic, Newton", SECOND, newton, labels=2)]
@@ -331,7 +342,7 @@ def test_the_page_knows_every_task() -> None:
 
 
 def test_no_size_on_the_page_depends_on_the_number_of_rows() -> None:
-    letters = set("BcdCDVpbmqTMGASLEN")
+    letters = set("BcdCDVpbmqTMGASLENFHrP")
     for formula in sizes_on_the_page().values():
         names = {node.id for node in ast.walk(ast.parse(formula)) if isinstance(node, ast.Name)}
         assert names <= letters, formula
@@ -366,8 +377,13 @@ def test_messages_are_as_many_as_the_page_says(runs: list[Run]) -> None:
         if told["recall"]:  # it was killed before the tally
             assert (told["losses"], told["tally"]) == (0, 1)
             continue
-        assert all(told[task] == 1 for task in ("describe", "columns", "scale", "agree", "own-weights", "evaluation"))
-        if one.name == "ridge" and one.rule == "gradient":
+        assert all(told[task] == 1 for task in ("describe", "columns", "scale", "agree", "evaluation"))
+        assert told["own-weights"] == (one.rule != "auto")
+        if one.rule == "auto":  # learning alone, one common model, and all priors; a common model is sent to nobody to find
+            assert (told["own-posterior"], told["sketches"]) == (2, 0)
+            assert told["out-of-fold"] == 3 if one.name == "ridge" else 3 <= told["out-of-fold"] <= 3 * 7
+            assert told["moments" if one.name == "ridge" else "expansions"] == 1
+        elif one.name == "ridge" and one.rule == "gradient":
             assert (told["sketches"], told["mean-gradients"], told["gradient-rows"], told["moments"]) == (1, 4, 4, 1)
         elif one.rule == "calibrated" and not one.halves:  # whatever the folds are
             once = "moments" if one.name == "ridge" else "expansions"
@@ -534,7 +550,8 @@ def rows_that_follow(
     follow = 0
     for view, embedding in enumerate(spec.embeddings):
         sketches = [arrays[f"mean {view}"] for question, arrays in told if question == "sketches"]
-        follow += combinations(sketches, np.asarray(embedding(agent), dtype=np.float64))
+        if sketches:  # stacked priors need none
+            follow += combinations(sketches, np.asarray(embedding(agent), dtype=np.float64))
     sums = []
     for one in (arrays for question, arrays in told if question == "moments"):
         extended = np.append(one["mean"], 1.0)
@@ -551,7 +568,7 @@ LEAST_ROWS = 10
 
 
 @pytest.mark.parametrize("name", ["ridge", "logistic"])
-@pytest.mark.parametrize("rule", sorted(kinfed.RULES))
+@pytest.mark.parametrize("rule", [*sorted(kinfed.RULES), "auto"])
 def test_no_row_follows_by_algebra_from_what_a_site_sent(name: str, rule: str) -> None:
     """Everything of a whole run, a newcomer included: no part of a site's rows, and no row, can be solved for."""
     labels, learner = (2 if name == "logistic" else 0), kinfed.make_learner(name)
@@ -560,7 +577,8 @@ def test_no_row_follows_by_algebra_from_what_a_site_sent(name: str, rule: str) -
     channel = Late(sites_of(train, test, learner), last=4)
     groups = {"options": {"groups": {name: name[-1] in "02" for name in train.names}}} if rule == "oracle" else {}
     found = run_sites(channel, learner, rule, n_features=FIRST.features, **groups)
-    assert {request.question for k, request, _ in channel.talks if k == 4} & {"sketches", "own-weights"}, "nobody came late"
+    first = {request.question for k, request, _ in channel.talks if k == 4}
+    assert first & {"sketches", "own-weights", "own-posterior"}, "nobody came late"
     assert not any("fold" in request.settings for _, request, _ in channel.talks)
     for place in range(4):
         sums = sums_of(channel.talks, place)

@@ -103,11 +103,11 @@ def judged_members(
     report(2, 4)
     outside, repeats = tuple(one.priors for one in fitted[:-1]), repeats_of(spec)
     local = np.array([one.kind == "local" for one in members])
-    heard = np.ones(len(spec.names)) if spec.voices is None else (spec.voices > 0).astype(np.float64)
+    heard = ~np.isin(np.arange(len(spec.names)), list(spec.quiet))  # the others do not judge for all
 
     def ask(shares: Array) -> Judged:
         found = agents.ask(OutOfFold(outside, crosswise.groups, shares, repeats))
-        return replace(found, n=found.n * heard)  # whoever nobody hears does not judge for others
+        return replace(found, n=found.n * heard).select(crosswise.order)
 
     stack = stacked_shares(
         ask,
@@ -118,7 +118,7 @@ def judged_members(
         margins(members, len(spec.names), int(spec.sizes.sum()), len(crosswise.intercepts)),
     )
     report(3, 4)
-    return crosswise, fitted, stack
+    return crosswise, fitted, replace(stack, judged=stack.judged.select(np.argsort(crosswise.order)))
 
 
 class TunedLocal(Local):
@@ -155,6 +155,8 @@ class Crosswise:
     voices : array of shape (B,)
         What everybody counts for others; zero for agents that did not answer.
     noise : float, optional
+    order : array of int of shape (B,)
+        Agents by name: what is found does not depend on the order in which they came.
     """
 
     evidence: Evidence
@@ -162,6 +164,7 @@ class Crosswise:
     intercepts: NDArray[np.bool_]
     voices: Array
     noise: float | None
+    order: Places
 
     @classmethod
     def of(cls, agents: Agents, quadratics: Quadratics) -> Crosswise:
@@ -172,7 +175,13 @@ class Crosswise:
             n, n[:, None, None] * quadratics.curvature, n[:, None] * quadratics.slope, n * quadratics.noise
         )
         known = None if spec.task == "regression" else 1.0
-        return cls(evidence, agent_groups(len(n), spec.seed), intercepts(spec), voices, known)
+        order = np.argsort(np.array(spec.names), kind="stable")
+        groups = agent_groups(len(n), spec.seed)[np.argsort(order)]
+        return cls(evidence, groups, intercepts(spec), voices, known, order)
+
+    def _among(self, chosen: NDArray[np.bool_]) -> Places:
+        """The places of some agents, by name."""
+        return self.order[chosen[self.order]]
 
     @property
     def alone(self) -> bool:
@@ -183,9 +192,9 @@ class Crosswise:
         """The priors for every group, without its agents; and, last, those of everybody."""
 
         def one(group: int) -> Fitted:
-            there = np.flatnonzero((self.groups != group) & (self.voices > 0))
+            there = self._among((self.groups != group) & (self.voices > 0))
             if not len(there):  # whoever is alone, or hears nobody, knows of itself only
-                there = np.flatnonzero(self.evidence.n > 0)
+                there = self._among(self.evidence.n > 0)
             how = (self.intercepts, np.maximum(self.voices[there], 1e-9), self.noise, seed)
             return fit_members(members, self.evidence.select(there), *how, whole=group < 0)
 
@@ -202,11 +211,8 @@ class Crosswise:
         whole, single = fitted[-1].priors.select(used), fitted[-1].single[used]
         if not single.any():
             return (whole,), np.zeros(len(self.groups), dtype=np.int64)
-        places = np.cumsum(self.voices > 0) - 1
-        each = [
-            whole.without(single, place) if heard else whole
-            for place, heard in zip(places.tolist(), self.voices > 0, strict=True)
-        ]
+        component = {k: place for place, k in enumerate(self._among(self.voices > 0).tolist())}
+        each = [whole.without(single, component[k]) if k in component else whole for k in range(len(self.groups))]
         return tuple(each), np.arange(len(self.groups))
 
     def influence(self, fitted: Fitted, used: Places, shares: Array, seed: int) -> Array:
@@ -215,7 +221,7 @@ class Crosswise:
         Clusters have no names of their own: whose they are is found for these priors, and not taken from others, such as
         those without an agent, in which the same clusters may come in another order.
         """
-        there = np.flatnonzero(self.voices > 0)
+        there = self._among(self.voices > 0)
         found = np.eye(len(self.voices))
         if len(there):
             evidence, priors = self.evidence.select(there), fitted.priors.select(used)
