@@ -197,7 +197,8 @@ def map_of_agents(context: ReportContext) -> Section | None:
         return Section("map", "Map of agents", paragraph("There is one agent: there is nothing to compare it with."))
     shown = f"as near as a plane can show it: this one shows {percent(ties.chart.explained, 0)} of the squared distances."
     told = (
-        f"Agents whose data look alike are near. The distance is the MMD of their data, 0 for rows of one distribution, {shown}"
+        "Agents whose data look alike are near. The distance is the MMD of their data, 0 for rows of one distribution, "
+        f"{shown}"
         if ties.evidence is not None
         else "Agents in whose models the same others speak are near, or in one place. Their overlap is 1 where the same "
         f"agents speak in both models, and 0 where nobody does; the squared distance is 1 less the overlap, {shown}"
