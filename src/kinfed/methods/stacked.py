@@ -16,17 +16,16 @@ from kinfed.learners.quadratics import Quadratics
 from kinfed.methods.base import Method, MethodContext
 from kinfed.methods.weighted import GrandMean, Local, Weighted
 from kinfed.parallel import map_on_cores
+from kinfed.priors.expectation import ExpectedGain, expected_gain
 from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members
 from kinfed.priors.influence import influence
 from kinfed.priors.judging import Judged, OutOfFold, agent_groups, repeats_of
 from kinfed.priors.normal import Evidence
 from kinfed.priors.posterior import OwnPosterior
 from kinfed.priors.result import Stacking
-from kinfed.priors.stacking import Stack, stacked_shares
+from kinfed.priors.stacking import NOTHING, Stack, stacked_shares
 from kinfed.validation import Array
 from kinfed.weights import Weights
-
-_NOTHING = 1e-3  # members of a smaller share are left out
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ class Stacked(Method):
             return Weighted().train(context, weights)
         agents = context.agents.labelled("training")
         spec, report = agents.spec, context.reporter("priors")
-        crosswise, fitted, stack = judged_members(self.members, learner, agents, report)
-        used = np.flatnonzero(stack.shares > _NOTHING)
+        crosswise, fitted, stack, expected = self.judged(learner, agents, report)
+        used = np.flatnonzero(stack.shares > NOTHING)
         shares = stack.shares[used] / stack.shares[used].sum()
         # With few agents a target's own rows are a good part of everybody's: its prior is the one without them.
         each = crosswise.alone
@@ -75,28 +74,55 @@ class Stacked(Method):
             stack.judged.n,
             stack.judged.losses[:, used],
             crosswise.influence(fitted[-1], used, shares, own.responsibilities, spec.seed),
+            expected,
         )
         report(4, 4)
         return learner.linear_models(own.coefficients, spec, own.covariance, own.noise)
 
+    def judged(
+        self, learner: PriorLearner, agents: Agents, report: Callable[[int, int], None]
+    ) -> tuple[Crosswise, list[Fitted], Stack, ExpectedGain | None]:
+        """`judged_members`, and what agents may expect to gain over learning alone; None for who learns alone."""
+        kinds = [one.kind == "local" for one in self.members]
+        beside = () if all(kinds) else tuple(one for one in LOCAL if one not in self.members)
+        crosswise, fitted, stack = judged_members(self.members, learner, agents, report, beside)
+        if all(kinds) or (crosswise.voices > 0).sum() < 2:
+            return crosswise, fitted, stack, None
+        places = np.flatnonzero([*kinds, *(True for _ in beside)]), np.arange(len(self.members))
+        outside = [one.priors for one in fitted[:-1]]
+        return crosswise, fitted, stack, expected_gain(agents, outside, crosswise.groups, crosswise.evidence, stack, places)
+
 
 def judged_members(
-    members: tuple[Member, ...], learner: PriorLearner, agents: Agents, report: Callable[[int, int], None]
+    members: tuple[Member, ...],
+    learner: PriorLearner,
+    agents: Agents,
+    report: Callable[[int, int], None],
+    beside: tuple[Member, ...] = (),
 ) -> tuple[Crosswise, list[Fitted], Stack]:
-    """Everybody's evidence, the members' priors without each group and with everybody, and the members' shares."""
+    """Everybody's evidence, the members' priors without each group and with everybody, and the members' shares.
+
+    Members `beside` these are judged too, and have no share.
+    """
     spec, count = agents.spec, len(members)
     report(0, 4)
     crosswise = Crosswise.of(agents, learner.quadratics(agents))
     report(1, 4)
-    fitted = crosswise.fitted(members, spec.seed)
+    fitted = crosswise.fitted((*members, *beside), spec.seed)
     report(2, 4)
     outside, repeats = tuple(one.priors for one in fitted[:-1]), repeats_of(spec)
     local = np.array([one.kind == "local" for one in members])
     heard = np.ones(len(spec.names)) if spec.voices is None else (spec.voices > 0).astype(np.float64)
 
+    told: list[Judged] = []
+
+    def padded(shares: Array) -> Array:
+        return np.append(shares, np.zeros(len(beside)))
+
     def ask(shares: Array) -> Judged:
-        found = agents.ask(OutOfFold(outside, crosswise.groups, shares, repeats))
-        return replace(found, n=found.n * heard)  # whoever nobody hears does not judge for others
+        found = agents.ask(OutOfFold(outside, crosswise.groups, padded(shares), repeats))
+        told.append(replace(found, n=found.n * heard))  # whoever nobody hears does not judge for others
+        return told[-1].select(np.arange(count))
 
     stack = stacked_shares(
         ask,
@@ -106,7 +132,7 @@ def judged_members(
         spec.seed,
     )
     report(3, 4)
-    return crosswise, fitted, stack
+    return crosswise, fitted, Stack(padded(stack.shares), told[-1], padded(stack.at))
 
 
 def tuned(context: MethodContext) -> bool:

@@ -69,6 +69,11 @@ class Judged:
     gradient: Array
     curvature: Array
 
+    def select(self, places: Places) -> Judged:
+        """Of some members."""
+        curvature = self.curvature[:, places[:, None], places]
+        return Judged(self.n, self.losses[:, places], self.gradient[:, places], curvature)
+
 
 @dataclass(frozen=True, eq=False)
 class OutOfFold(Question[Judged]):
@@ -101,17 +106,7 @@ class OutOfFold(Question[Judged]):
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
         """Judge, and tell means; predictions of single rows stay here, for the next shares."""
-        priors, repeats = Priors.read(asked.arrays), int(asked.settings["repeats"])
-        piece = f"{LASTING}scores of {digest(str(repeats), *priors.arrays.values())[:16]}"
-        kept = site.state.get(piece)
-        if kept is None:
-            kept = out_of_fold_scores(site.own, priors, repeats, site.learner, site.spec)
-            if site.spec.task == "classification":
-                site.state[piece] = kept
-        rows, scores = (
-            kept[:, 0].astype(np.int64),
-            kept[:, 1:].reshape(len(kept), len(priors), (kept.shape[1] - 1) // len(priors)),
-        )
+        rows, scores = held_out_scores(site, Priors.read(asked.arrays), int(asked.settings["repeats"]))
         return told(site.own, rows, scores, asked.arrays["at"], site.spec)
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
@@ -145,6 +140,18 @@ class OutOfFold(Question[Judged]):
         asked = self.messages(agents.spec)
         answers = map_on_cores(lambda k: self.answer(agents.site(k), asked[k]), asked)
         return self.combine(agents.spec, dict(zip(asked, answers, strict=True)))
+
+
+def held_out_scores(site: SiteView, priors: Priors, repeats: int) -> tuple[NDArray[np.int64], Array]:
+    """Places of the rows judged (N,), and their scores (N, M, K); for classes they are kept, as they are asked for again."""
+    piece = f"{LASTING}scores of {digest(str(repeats), *priors.arrays.values())[:16]}"
+    kept = site.state.get(piece)
+    if kept is None:
+        kept = out_of_fold_scores(site.own, priors, repeats, site.learner, site.spec)
+        if site.spec.task == "classification":
+            site.state[piece] = kept
+    outputs = (kept.shape[1] - 1) // len(priors)
+    return kept[:, 0].astype(np.int64), kept[:, 1:].reshape(len(kept), len(priors), outputs)
 
 
 def out_of_fold_scores(own: Agent, priors: Priors, repeats: int, learner: PriorLearner, spec: TrainingSpec) -> Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas
 
+from kinfed.priors.expectation import ExpectedGain
 from kinfed.validation import Array
 
 
@@ -27,6 +28,8 @@ class Stacking:
         Mean out-of-fold losses.
     influence : array of shape (B, B)
         Row t: whose outcomes agent t's fitted values follow; every row sums to one.
+    expected : ExpectedGain, optional
+        What every agent may expect to gain over learning alone.
     """
 
     names: tuple[str, ...]
@@ -35,6 +38,7 @@ class Stacking:
     judged: Array
     losses: Array
     influence: Array
+    expected: ExpectedGain | None = None
 
     @property
     def table(self) -> pandas.DataFrame:
