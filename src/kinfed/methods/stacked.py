@@ -46,6 +46,13 @@ class Stacked(Method):
         """Calibrated weights where the learner knows no priors."""
         return None if has_priors(context) else Weighted().weigh(context)
 
+    def expected(self, context: MethodContext) -> ExpectedGain | None:
+        """By members that were judged; None for learners that know no priors, and for learning alone."""
+        learner = context.learner
+        if not has_priors(context) or not isinstance(learner, PriorLearner):
+            return None
+        return self.judged(learner, context.agents.labelled("training"), context.reporter("priors"))[-1]
+
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
         """Fit the priors crosswise, judge them, stack them, and let every agent find its model."""
         learner = context.learner

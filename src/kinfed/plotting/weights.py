@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _CELLS = 250  # rows and columns of the picture of the matrix
 _FEW = 30  # agents with large marks and names on a map
 _OWN_CELLS = "#ead9c0"  # of the diagonal: no shade of a weight
-_ADVICE = {"join": (GREEN, "o"), "stay local": (BLUE, "s"), "too little data to say": (GREY, "^")}
+_ADVICE = {"join": (GREEN, "o"), "stay local": (BLUE, "s"), "no clear difference": (GREY, "^")}
 
 
 @dataclass(frozen=True, eq=False)

@@ -143,7 +143,7 @@ class OutOfFold(Question[Judged]):
 
 
 def held_out_scores(site: SiteView, priors: Priors, repeats: int) -> tuple[NDArray[np.int64], Array]:
-    """Places of the rows judged (N,), and their scores (N, M, K); for classes they are kept, as they are asked for again."""
+    """Places of the rows judged (N,), and their scores (N, M, K); for classes they are kept for the next question."""
     piece = f"{LASTING}scores of {digest(str(repeats), *priors.arrays.values())[:16]}"
     kept = site.state.get(piece)
     if kept is None:

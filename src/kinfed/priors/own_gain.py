@@ -1,4 +1,4 @@
-r"""What an agent can tell of its gain: how far its personal model is from its model alone, and how both did on rows held out.
+r"""What an agent can tell of its gain: how far its personal model is from its model alone, and how both do on rows held out.
 
 The stacked models are posterior means. If :math:`\theta_s` is one, under the posterior :math:`N(\theta_s, C)`, and
 :math:`\theta_l` is the model that the agent would have alone, the loss that joining saves is, as a function of the truth
@@ -38,11 +38,10 @@ TYPICAL_ROWS = 200
 """Rows on which probabilities are compared."""
 JUDGED = ("alone", "joined", "apart", "typically apart", "variance", "excess")
 FINAL = ("apart", "variance", "excess", "excess variance")
-FINAL_CLASSES = ("apart", "log ratio", "log ratio variance")
 DRAWS = 64
 """Truths that are drawn for classes."""
-WIDTH = 0.75
-"""The part of the posterior's variance that is there: a mixture of members is better than they are."""
+WIDTHS = {"regression": (0.3, 1.2), "classification": (0.45, 1.8)}
+"""What posteriors are too wide by, as a factor of their covariance: with no rows, and with many; see `width`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +55,10 @@ class OwnGains:
     judged : array of shape (B, 6)
         Of models on four fifths of the rows, in the order of `JUDGED`: mean losses alone and stacked, on rows held out;
         mean divergence of the two, on those rows and on typical ones; variance of the stacked model's loss over rows; and
-        its expected excess loss, from its posterior (zero for classes).
-    final : array of shape (B, 4) or (B, 3)
-        Of models on all rows: their divergence on typical rows, and, in the order of `FINAL`, the variance of the loss that
-        is saved, the stacked model's expected excess loss, and the variance of that; for classes, in the order of
-        `FINAL_CLASSES`, mean and variance of the logarithm of the ratio of both models' losses.
+        its expected excess loss, from its posterior.
+    final : array of shape (B, 4)
+        Of models on all rows, in the order of `FINAL`: their divergence on typical rows, the variance of the loss that is
+        saved, the stacked model's expected excess loss, and the variance of that.
     """
 
     n: Array
@@ -122,13 +120,13 @@ class OwnGain(Question[OwnGains]):
         each = np.bincount(place, counted * losses[:, 1]) / np.bincount(place, counted)
         parts = [own.rows(kept) for kept in _kept(own, spec)]
         typically = np.mean(_differences(parts, priors, shares, typical, learner, spec), axis=0)
-        excess = typically[FINAL.index("excess")] if spec.task == "regression" else 0.0
+        excess = typically[FINAL.index("excess")]
         arrays["judged"] = np.array([*means, typically[0], each.var(ddof=1), excess])
         return Message({"rows": len(seen)}, arrays)
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
         """Ten numbers."""
-        return {"judged": ArraySpec((len(JUDGED),), gaps=True), "final": ArraySpec((_numbers(spec),))}
+        return {"judged": ArraySpec((len(JUDGED),), gaps=True), "final": ArraySpec((len(FINAL),))}
 
     def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
         """None of the numbers can be negative."""
@@ -138,15 +136,13 @@ class OwnGain(Question[OwnGains]):
         if np.isnan(judged).any() != (answer.settings["rows"] == 0):
             return "it does not tell all that it judged"
         # Divergences of nearly equal probabilities may be below zero by rounding.
-        positive = answer.arrays["final"][[0, -1]]
-        least = min(float(np.nan_to_num(judged, nan=0.0).min()), float(positive.min()))
+        least = min(float(np.nan_to_num(judged, nan=0.0).min()), float(answer.arrays["final"].min()))
         return "its losses are none" if least < -1e-6 else None
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> OwnGains:
         """In the order of the agents."""
         count = len(spec.names)
-        shapes = (count, len(JUDGED)), (count, _numbers(spec))
-        found = OwnGains(np.zeros(count), *(np.full(shape, np.nan) for shape in shapes))
+        found = OwnGains(np.zeros(count), *(np.full((count, len(told)), np.nan) for told in (JUDGED, FINAL)))
         for k, one in answers.items():
             found.n[k] = one.settings["rows"]
             found.judged[k], found.final[k] = one.arrays["judged"], one.arrays["final"]
@@ -180,6 +176,15 @@ def typical_rows(evidence: Evidence, spec: TrainingSpec) -> Array:
     return np.asarray(np.sqrt(width * np.maximum(values, 0.0))[:, None] * vectors.T)
 
 
+def width(rows: int, columns: int, task: str) -> float:
+    """How much of the posterior's covariance is there, for an agent of so many rows and columns.
+
+    A mixture of members is better than they are; where rows are few, its covariance is that of its widest members.
+    """
+    few, many = WIDTHS[task]
+    return few + (many - few) * rows / (rows + columns)
+
+
 def divergences(joined: Array, alone: Array, spec: TrainingSpec) -> Array:
     """How far predictions are apart (n,), from linear scores (n, K).
 
@@ -197,10 +202,6 @@ def all_losses(scores: Array) -> Array:
     return np.stack([log_losses(scores, np.full(len(scores), code))[0] for code in codes], axis=1)
 
 
-def _numbers(spec: TrainingSpec) -> int:
-    return len(FINAL if spec.task == "regression" else FINAL_CLASSES)
-
-
 def _losses(own: Agent, rows: NDArray[np.int64], scores: Array, spec: TrainingSpec) -> Array:
     if spec.task == "regression":
         return np.asarray(np.square(scores[:, 0] - own_numbers(own).ravel()[rows]))
@@ -216,39 +217,47 @@ def _kept(own: Agent, spec: TrainingSpec) -> list[NDArray[np.bool_]]:
 def _differences(
     parts: list[Agent], priors: Priors, shares: Array, typical: Array, learner: PriorLearner, spec: TrainingSpec
 ) -> Array:
-    """Of models on each part of the rows: the numbers of `FINAL`, or of `FINAL_CLASSES`."""
+    """Of models on each part of the rows: the numbers of `FINAL`, (T, 4)."""
     found = posteriors(priors, evidence_of_parts(parts, learner, spec))
     centres = np.einsum("tmc,mcp->tmp", found.responsibilities, priors.centres)
     modes = learner.posterior_modes(parts, centres, priors.spread, found.coefficients, spec)
     covariances = found.covariance(priors)
     alone, joined = shares
     told = []
-    for each, within in zip(modes, covariances, strict=True):
+    for part, each, within in zip(parts, modes, covariances, strict=True):
         mean = joined @ each
         covariance = np.einsum("m,mpq->pq", joined, within) + np.einsum("m,mp,mq->pq", joined, each - mean, each - mean)
-        measure = _squares if spec.task == "regression" else _ratios
-        told.append(measure(mean, alone @ each, covariance, typical, spec))
+        covariance *= width(len(part), typical.shape[1], spec.task)
+        if spec.task == "regression":
+            told.append(_of_squares(mean, alone @ each, covariance, typical))
+        else:
+            told.append(_of_classes(mean, alone @ each, covariance, typical, spec.seed))
     return np.array(told)
 
 
-def _squares(joined: Array, alone: Array, covariance: Array, typical: Array, spec: TrainingSpec) -> list[float]:
-    """For squared errors, in closed form: those of normal vectors."""
+def _of_squares(joined: Array, alone: Array, covariance: Array, typical: Array) -> list[float]:
+    """For squared errors, in closed form: moments of linear and quadratic functions of a normal vector."""
     moments = typical.T @ typical / len(typical)
     slope, turned = 2 * moments @ (joined - alone), moments @ covariance
     apart = float(slope @ (joined - alone)) / 2
     return [apart, slope @ covariance @ slope, np.trace(turned), 2 * np.einsum("ij,ji->", turned, turned)]
 
 
-def _ratios(joined: Array, alone: Array, covariance: Array, typical: Array, spec: TrainingSpec) -> list[float]:
-    """For log losses, over truths that are drawn from the posterior."""
+def _of_classes(joined: Array, alone: Array, covariance: Array, typical: Array, seed: int) -> list[float]:
+    """For log losses, over truths that are drawn from the posterior, in opposite pairs."""
 
-    def scores(theta: Array) -> Array:
-        return np.asarray(typical @ theta.reshape(-1, typical.shape[1]).T)
+    def losses(theta: Array) -> Array:
+        return all_losses(typical @ theta.reshape(-1, typical.shape[1]).T)
 
-    rng = np.random.default_rng(derived_seed(spec.seed, "truths"))
+    rng = np.random.default_rng(derived_seed(seed, "truths"))
     values, vectors = np.linalg.eigh(covariance)
-    half = rng.standard_normal((DRAWS // 2, len(joined))) * np.sqrt(WIDTH * np.maximum(values, 0.0)) @ vectors.T
-    less, more = all_losses(scores(joined)), all_losses(scores(alone))
-    drawn = np.exp([-all_losses(scores(joined + move)) for move in (*half, *-half)])
-    ratios = np.log([(one * more).sum() / (one * less).sum() for one in drawn])
-    return [float((np.exp(-less) * (more - less)).sum(axis=1).mean()), float(ratios.mean()), float(ratios.var())]
+    moves = rng.standard_normal((DRAWS // 2, len(joined))) * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+    less, more = losses(joined), losses(alone)
+    saved, excess = [], []
+    for move in (*moves, *-moves):
+        least = losses(joined + move)
+        likely = np.exp(-least)
+        saved.append(float((likely * (more - less)).sum(axis=1).mean()))
+        excess.append(float((likely * (less - least)).sum(axis=1).mean()))
+    apart = float((np.exp(-less) * (more - less)).sum(axis=1).mean())
+    return [apart, float(np.var(saved)), float(np.mean(excess)), float(np.var(excess))]

@@ -23,15 +23,15 @@ _RATIOS = np.concatenate([[0.0], np.geomspace(1e-3, 1e2, 60)])  # of tau^2 to a 
 
 @dataclass(frozen=True, eq=False)
 class Shrunken:
-    """Posteriors of B agents, and of one that was not seen.
+    r"""Posteriors of B agents, and of one that was not seen.
 
     Attributes
     ----------
     mean, variance : arrays of shape (B,)
     centre, centre_variance : float
-        Of :math:`\\mu`.
+        Of :math:`\mu`.
     between : float
-        :math:`\\tau^2`.
+        :math:`\tau^2`.
     """
 
     mean: Array
@@ -56,6 +56,4 @@ def shrunken(found: Array, noise: Array) -> Shrunken:
     precision = 1.0 / np.maximum(noise + between, 1e-300)
     total = float(precision.sum())
     mean, kept = float(precision @ found) / total, between * precision
-    return Shrunken(
-        mean + kept * (found - mean), kept * noise + np.square(1 - kept) / total, mean, 1.0 / total, between
-    )
+    return Shrunken(mean + kept * (found - mean), kept * noise + np.square(1 - kept) / total, mean, 1.0 / total, between)
