@@ -1,4 +1,4 @@
-r"""What an agent can tell of its gain: how far its personal model is from its model alone, and how both do on rows held out.
+r"""What an agent can tell of its gain: how far its personal model is from its own alone, and how both do on rows held out.
 
 The stacked models are posterior means. If :math:`\theta_s` is one, under the posterior :math:`N(\theta_s, C)`, and
 :math:`\theta_l` is the model that the agent would have alone, the loss that joining saves is, as a function of the truth
