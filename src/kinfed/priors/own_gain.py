@@ -40,7 +40,7 @@ JUDGED = ("alone", "joined", "apart", "typically apart", "variance", "excess")
 FINAL = ("apart", "variance", "excess", "excess variance")
 DRAWS = 64
 """Truths that are drawn for classes."""
-WIDTHS = {"regression": (0.3, 1.2), "classification": (0.45, 1.8)}
+WIDTHS = {"regression": (0.5, 1.2), "classification": (0.75, 1.8)}
 """What posteriors are too wide by, as a factor of their covariance: with no rows, and with many; see `width`."""
 
 
