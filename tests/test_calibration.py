@@ -461,7 +461,7 @@ def test_small_federations_have_an_answer(sizes):
         np.testing.assert_array_equal(weights.matrix, np.eye(len(sizes)))
     for t, n in enumerate(sizes):
         if n < SMALLEST:
-            assert weights.advice[t] == "too little data to say"
+            assert weights.advice[t] == "no clear difference"
             assert weights.calibration.personal(t) == "as the federation"
 
 
@@ -475,7 +475,7 @@ def test_agents_too_small_for_successive_halving_learn_alone(backend):
     np.testing.assert_array_equal(found.weights.matrix, np.eye(4))
     assert not found.weights.calibration.judged
     assert found.weights.calibration.describe()[0] == "nothing could be judged, so every agent learns alone"
-    assert set(found.weights.advice) == {"too little data to say"}
+    assert set(found.weights.advice) == {"no clear difference"}
 
 
 @pytest.mark.slow

@@ -313,7 +313,7 @@ def test_advice_follows_the_prediction():
     weights = weights_of(5, "similarity-test")
     predicted = predicted_of(weights.names, [0.5, 0.1, -0.4, np.nan, -0.1], [0.2, 0.1, 0.1, np.nan, 0.1])
     found = context_of(story_of(weights, predicted=predicted)).prediction
-    unsure = "too little data to say"
+    unsure = "no clear difference"
     assert found.advice == ("join", unsure, "stay local", unsure, unsure)
 
 
@@ -342,7 +342,7 @@ def test_without_prediction_there_is_no_advice():
     weights = weights_of(4)
     told = Page(page(story_of(weights))).text
     assert "makes no prediction" in told
-    assert "too little data to say" not in told
+    assert "no clear difference" not in told
 
 
 def test_gains_are_shares_of_an_error_and_points_of_accuracy():

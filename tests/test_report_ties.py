@@ -213,7 +213,7 @@ def expecting(results):
     """A story with a gain that is expected; of the last agent nothing is known, and their order is another one."""
     story = report_data(results["ridge", "pooled"])
     gain = np.append(np.linspace(-0.2, 0.4, 11), np.nan)
-    sure = tuple("join" if one > 0.2 else "stay local" if one < -0.1 else "too little data to say" for one in gain)
+    sure = tuple("join" if one > 0.2 else "stay local" if one < -0.1 else "no clear difference" for one in gain)
     told = (gain, 0 * gain + 0.1, gain - 0.15, gain + 0.15, 0.5 + gain)
     found = Expected(story.names[::-1], *(one[::-1] for one in told), sure[::-1])
     return replace(story, expected=found)
@@ -245,4 +245,4 @@ def test_where_nothing_is_expected_nothing_is_advised(results):
     story = report_data(results["ridge", "pooled"])
     told = Page(page(replace(story, expected=None))).text
     assert "The method stacked makes no prediction" in told
-    assert "too little data to say" not in told
+    assert "no clear difference" not in told

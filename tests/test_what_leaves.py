@@ -213,7 +213,7 @@ class Run:
                 views = len(request.settings["asked"]["norm bounds"])
                 asked = len(request.settings["asked"]["candidates"])
                 return {"M": asked, "V": views, "L": len(members), "E": sum(map(len, members))}
-            case "out-of-fold" | "own-posterior":
+            case "out-of-fold" | "own-posterior" | "own-gain":
                 members, components, _ = request.arrays["centres"].shape
                 return {"F": members, "H": components, "r": request.arrays["factors"].shape[2]}
             case "evaluation":
@@ -228,7 +228,7 @@ class Run:
 
     def _case(self, request: Request, way: str) -> str:
         match request.question:
-            case "evaluation" if way == COMES:
+            case "evaluation" | "own-gain" if way == COMES:
                 return "classes" if self.symbols["C"] else "numbers"
             case "columns" | "scale" if way == LEAVES:
                 return "classes" if self.symbols["C"] else "numbers"

@@ -61,7 +61,15 @@ from kinfed.learners import LEARNERS, make_learner
 from kinfed.methods import METHODS
 from kinfed.model import PersonalModel, UnusualRowsWarning, load_model
 from kinfed.onboarding import Newcomer
-from kinfed.pretraining_analysis import collaboration_weights, diagnose, known_excess_risk, predict_gain, weighting
+from kinfed.pretraining_analysis import (
+    collaboration_weights,
+    diagnose,
+    expected_gain,
+    known_excess_risk,
+    predict_gain,
+    weighting,
+)
+from kinfed.priors.expectation import ExpectedGain
 from kinfed.result import Personalization, Weighting
 from kinfed.result_files import load
 from kinfed.run import personalize
@@ -93,6 +101,7 @@ __all__ = [
     "Diagnosis",
     "Embedding",
     "ExcessRisk",
+    "ExpectedGain",
     "Federation",
     "FourierFeatures",
     "Gaussian",
@@ -132,6 +141,7 @@ __all__ = [
     "covariate_shift",
     "diagnose",
     "effective_dimension",
+    "expected_gain",
     "explicit_geometry",
     "feature_rotation",
     "features_from_recipe",

@@ -26,6 +26,7 @@ from kinfed.learners.auto import learner_for
 from kinfed.learners.base import AUTO
 from kinfed.learners.inputs import check_outcome
 from kinfed.methods import METHODS
+from kinfed.priors.expectation import ExpectedGain
 from kinfed.progress import Progress
 from kinfed.result import Weighting
 from kinfed.run_setup import chosen_settings, method_context, ordered_options, pooled_agents
@@ -204,6 +205,55 @@ def predict_gain(
         raise InputError(f"rule {rule!r} is judged by models, not by embeddings; see the scores in weights.calibration")
     agents, told = pooled_agents(train, None, chosen, settings), ordered_options(settings, train.names)
     return gain_of(agents, rule, told, constant=constant, folds=folds, level=level, progress=progress)
+
+
+def expected_gain(
+    train: Federation,
+    learner: str | Learner | Any = AUTO,
+    method: str = "stacked",
+    seed: int = 0,
+    *,
+    progress: Progress | None = None,
+    **choices: Any,
+) -> ExpectedGain:
+    """What every agent may expect of joining, before any model is delivered: its gain over tuned local models, and advice.
+
+    Parameters
+    ----------
+    train : Federation
+        Training data; raw tables are prepared first (see `kinfed.Preparation`).
+    learner : str, Learner or scikit-learn estimator
+        What would be trained: one of linear models, as "ridge" and "logistic" are.
+    method : str
+        A key of `kinfed.METHODS`, of those that know priors.
+    seed : int
+    progress : callable, optional
+        Called as ``progress(what, done, total)``.
+    **choices
+        Any other field of `kinfed.settings.Settings` that concerns the data.
+
+    Returns
+    -------
+    ExpectedGain
+        The same as `Personalization.expected` after training.
+
+    Examples
+    --------
+    >>> import kinfed
+    >>> train = kinfed.no_structure(n_agents=20, n=10, dim=8, agents="same", seed=0).train
+    >>> expected = kinfed.expected_gain(train, learner="ridge")
+    >>> set(expected.advice)
+    {'join'}
+    """
+    settings, chosen, train = chosen_settings(train, learner, None, {"method": method, "seed": seed, **choices})
+    agents = pooled_agents(train, None, chosen, settings)
+    found = METHODS[method].expected(method_context(agents, chosen, settings, progress))
+    if found is None:
+        raise InputError(
+            f"method {method!r} with this learner and {len(train)} agents makes no prediction; take method 'stacked', a "
+            "learner of linear models such as 'ridge' or 'logistic', and two agents or more"
+        )
+    return found
 
 
 def known_excess_risk(

@@ -66,7 +66,7 @@ def report_data(
         command=command or (_call(result) if here else None),
         calibration=None if weighed is None else weighed.calibration,
         stacking=stacking,
-        expected=result.found.get("expected", getattr(stacking, "expected", None)),
+        expected=None if stacking is None else stacking.expected,
         loss=_LOSSES.get(result.learner.task, "loss"),
         groups=result.found.get("groups"),
         withheld={} if trained is None else trained.withheld,

@@ -33,6 +33,7 @@ from kinfed.methods.tuning import tuning_sentences
 from kinfed.model import NO_RUN, PersonalModel, RunStamp, refuse_rows
 from kinfed.onboarding import Newcomer, onboard, onboard_here
 from kinfed.plotting.evaluation import PersonalizationPlots, WeightingPlots
+from kinfed.priors.expectation import ExpectedGain
 from kinfed.priors.result import Stacking
 from kinfed.progress import Progress
 from kinfed.settings import Settings
@@ -104,6 +105,11 @@ class Weighting:
     def stacking(self) -> Stacking | None:
         """Which priors share in the models, and who speaks in whose; None for a method without priors."""
         return self.found.get("stacking")
+
+    @property
+    def expected(self) -> ExpectedGain | None:
+        """What every agent may expect to gain over learning alone, with intervals and advice; None without priors."""
+        return None if self.stacking is None else self.stacking.expected
 
     @property
     def influence(self) -> pandas.DataFrame:

@@ -23,6 +23,7 @@ from kinfed.learners.delivered import DeliveredModels, withheld_of
 from kinfed.methods import METHODS
 from kinfed.model import PersonalModel, RunStamp, refuse_rows
 from kinfed.onboarding import Newcomer
+from kinfed.priors.expectation import ExpectedGain
 from kinfed.priors.normal import Priors
 from kinfed.priors.result import Stacking
 from kinfed.records import Codec, read_record, write_record
@@ -37,7 +38,7 @@ KIND = "result"
 
 RECORDS = Codec(
     *(Weights, Evidence, Calibration, Choice, Candidate, BaseRule, Plan),
-    *(Stacking, Priors),
+    *(Stacking, Priors, ExpectedGain),
     *(Scores, Diagnosis, ShiftTest, PredictedGain, TheoryTerms, HeldOutRisk),
 )
 """What results and checkpoints are made of, as files."""
@@ -85,6 +86,8 @@ def write_tables(result: Weighting, folder: Path) -> None:
             tables["calibration"] = result.weighed.calibration.table
     if result.stacking is not None:
         tables |= {"influence": result.stacking.influence_table, "members": result.stacking.table}
+    if result.expected is not None:
+        tables["expected-gain"] = result.expected.table
     if isinstance(result, Personalization):
         if result.scored:
             tables["scores"] = long_table(result.scored).set_index("agent")

@@ -436,6 +436,7 @@ QUESTIONS: Registry[type[Question[Any]] | str] = Registry(
         "recall": "kinfed.weights.calibration.scores:Recall",
         "tally": "kinfed.weights.calibration.scores:Tally",
         "out-of-fold": "kinfed.priors.judging:OutOfFold",
+        "own-gain": "kinfed.priors.own_gain:OwnGain",
         "own-posterior": "kinfed.priors.posterior:OwnPosterior",
         "own-penalties": "kinfed.methods.tuning:OwnPenalties",
         "evaluation": "kinfed.methods:Evaluation",

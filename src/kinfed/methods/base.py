@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kinfed.backends.agents import Agents, Places, Question, SiteView, TrainingSpec
 from kinfed.backends.wire import Arrays
 from kinfed.learners.base import Learner, Models, packed
+from kinfed.priors.expectation import ExpectedGain
 from kinfed.progress import Progress
 from kinfed.weights import Weights
 
@@ -72,6 +73,10 @@ class Method(ABC):
 
     def weigh(self, context: MethodContext) -> Weights | None:
         """Who listens to whom; None for a method without weights."""
+        return None
+
+    def expected(self, context: MethodContext) -> ExpectedGain | None:
+        """What agents may expect to gain over learning alone, without final models; None where that is not predicted."""
         return None
 
     @abstractmethod

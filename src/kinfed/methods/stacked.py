@@ -17,17 +17,16 @@ from kinfed.methods.base import Method, MethodContext
 from kinfed.methods.tuning import has_priors, is_tuned
 from kinfed.methods.weighted import GrandMean, Local, Weighted
 from kinfed.parallel import map_on_cores
+from kinfed.priors.expectation import ExpectedGain, expected_gain
 from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members, margins
 from kinfed.priors.influence import influence
 from kinfed.priors.judging import Judged, OutOfFold, agent_groups, repeats_of
 from kinfed.priors.normal import Evidence, Priors, posteriors, probabilities
 from kinfed.priors.posterior import OwnPosterior
 from kinfed.priors.result import Stacking
-from kinfed.priors.stacking import Stack, stacked_shares
+from kinfed.priors.stacking import NOTHING, Stack, stacked_shares
 from kinfed.validation import Array
 from kinfed.weights import Weights
-
-_NOTHING = 1e-3  # members of a smaller share are left out
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,13 @@ class Stacked(Method):
         """Calibrated weights where the learner knows no priors."""
         return None if has_priors(context) else Weighted().weigh(context)
 
+    def expected(self, context: MethodContext) -> ExpectedGain | None:
+        """By members that were judged; None for learners that know no priors, and for learning alone."""
+        learner = context.learner
+        if not has_priors(context) or not isinstance(learner, PriorLearner):
+            return None
+        return self.judged(learner, context.agents.labelled("training"), context.reporter("priors"))[-1]
+
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
         """Fit the priors crosswise, judge them, stack them, and let every agent find its model."""
         learner = context.learner
@@ -57,9 +63,9 @@ class Stacked(Method):
             return Weighted().train(context, weights)
         agents = context.agents.labelled("training")
         spec, report = agents.spec, context.reporter("priors")
-        members = self.members if len(spec.names) - len(agents.left_out) > 1 else LOCAL
-        crosswise, fitted, stack = judged_members(members, learner, agents, report)
-        used = np.flatnonzero(stack.shares > _NOTHING)
+        members = self._members(agents)
+        crosswise, fitted, stack, expected = self.judged(learner, agents, report)
+        used = np.flatnonzero(stack.shares > NOTHING)
         shares = stack.shares[used] / stack.shares[used].sum()
         own = agents.ask(OwnPosterior(*crosswise.final(fitted, used), shares))
         if spec.quiet and any(one.kind != "local" for one in members):  # whoever nobody hears hears nobody
@@ -76,6 +82,7 @@ class Stacked(Method):
             stack.judged.losses[:, used],
             crosswise.influence(fitted[-1], used, shares, spec.seed),
             fitted[-1].priors.select(used),
+            expected,
         )
         report(4, 4)
         return learner.linear_models(own.coefficients, spec, own.covariance, own.noise)
@@ -90,24 +97,55 @@ class Stacked(Method):
         models: Models = given.linear_models(own.coefficients[-1:], spec, own.covariance[-1:], own.noise[-1:])
         return models
 
+    def _members(self, agents: Agents) -> tuple[Member, ...]:
+        """Whoever is the only one learns alone."""
+        return self.members if len(agents.spec.names) - len(agents.left_out) > 1 else LOCAL
+
+    def judged(
+        self, learner: PriorLearner, agents: Agents, report: Callable[[int, int], None]
+    ) -> tuple[Crosswise, list[Fitted], Stack, ExpectedGain | None]:
+        """`judged_members`, and what agents may expect to gain over learning alone; None for who learns alone."""
+        members = self._members(agents)
+        kinds = [one.kind == "local" for one in members]
+        beside = () if all(kinds) else tuple(one for one in LOCAL if one not in members)
+        crosswise, fitted, stack = judged_members(members, learner, agents, report, beside)
+        if all(kinds) or (crosswise.voices > 0).sum() < 2:
+            return crosswise, fitted, stack, None
+        places = np.flatnonzero([*kinds, *(True for _ in beside)]), np.arange(len(members))
+        outside = [one.priors for one in fitted[:-1]]
+        return crosswise, fitted, stack, expected_gain(agents, outside, crosswise.groups, crosswise.evidence, stack, places)
+
 
 def judged_members(
-    members: tuple[Member, ...], learner: PriorLearner, agents: Agents, report: Callable[[int, int], None]
+    members: tuple[Member, ...],
+    learner: PriorLearner,
+    agents: Agents,
+    report: Callable[[int, int], None],
+    beside: tuple[Member, ...] = (),
 ) -> tuple[Crosswise, list[Fitted], Stack]:
-    """Everybody's evidence, the members' priors without each group and with everybody, and the members' shares."""
+    """Everybody's evidence, the members' priors without each group and with everybody, and the members' shares.
+
+    Members `beside` these are judged too, and have no share.
+    """
     spec, count = agents.spec, len(members)
     report(0, 4)
     crosswise = Crosswise.of(agents, learner.quadratics(agents))
     report(1, 4)
-    fitted = crosswise.fitted(members, spec.seed)
+    fitted = crosswise.fitted((*members, *beside), spec.seed)
     report(2, 4)
     outside, repeats = tuple(one.priors for one in fitted[:-1]), repeats_of(spec)
     local = np.array([one.kind == "local" for one in members])
     heard = ~np.isin(np.arange(len(spec.names)), list(spec.quiet))  # the others do not judge for all
 
+    told: list[Judged] = []
+
+    def padded(shares: Array) -> Array:
+        return np.append(shares, np.zeros(len(beside)))
+
     def ask(shares: Array) -> Judged:
-        found = agents.ask(OutOfFold(outside, crosswise.groups, shares, repeats))
-        return replace(found, n=found.n * heard).select(crosswise.order)
+        found = agents.ask(OutOfFold(outside, crosswise.groups, padded(shares), repeats))
+        told.append(replace(found, n=found.n * heard))
+        return told[-1].of_members(np.arange(count)).of_agents(crosswise.order)
 
     stack = stacked_shares(
         ask,
@@ -118,7 +156,7 @@ def judged_members(
         margins(members, len(spec.names), int(spec.sizes.sum()), len(crosswise.intercepts)),
     )
     report(3, 4)
-    return crosswise, fitted, replace(stack, judged=stack.judged.select(np.argsort(crosswise.order)))
+    return crosswise, fitted, Stack(padded(stack.shares), told[-1], padded(stack.at), padded(stack.margins))
 
 
 class TunedLocal(Local):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kinfed.weights import Weights
 
 
-_ADVICE = {"join": (GREEN, "o"), "stay local": (BLUE, "s"), "too little data to say": (GREY, "^")}
+_ADVICE = {"join": (GREEN, "o"), "stay local": (BLUE, "s"), "no clear difference": (GREY, "^")}
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,9 +69,14 @@ class Judged:
     gradient: Array
     curvature: Array
 
-    def select(self, places: Places) -> Judged:
+    def of_agents(self, places: Places) -> Judged:
         """What some agents told, in this order."""
         return Judged(self.n[places], self.losses[places], self.gradient[places], self.curvature[places])
+
+    def of_members(self, places: Places) -> Judged:
+        """What was told of some members."""
+        curvature = self.curvature[:, places[:, None], places]
+        return Judged(self.n, self.losses[:, places], self.gradient[:, places], curvature)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,17 +110,7 @@ class OutOfFold(Question[Judged]):
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
         """Judge, and tell means; predictions of single rows stay here, for the next shares."""
-        priors, repeats = Priors.read(asked.arrays), int(asked.settings["repeats"])
-        piece = f"{LASTING}scores of {digest(str(repeats), *priors.arrays.values())[:16]}"
-        kept = site.state.get(piece)
-        if kept is None:
-            kept = out_of_fold_scores(site.own, priors, repeats, site.learner, site.spec)
-            if site.spec.task == "classification":
-                site.state[piece] = kept
-        rows, scores = (
-            kept[:, 0].astype(np.int64),
-            kept[:, 1:].reshape(len(kept), len(priors), (kept.shape[1] - 1) // len(priors)),
-        )
+        rows, scores = held_out_scores(site, Priors.read(asked.arrays), int(asked.settings["repeats"]))
         return told(site.own, rows, scores, asked.arrays["at"], site.spec)
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
@@ -158,6 +153,18 @@ def held_out(own: Agent, repeats: int, spec: TrainingSpec) -> list[NDArray[np.bo
         dealt = deal_rows(own.name, len(own), None, FOLDS, spec.seed, repeat, group=own.group)
         found += [dealt == fold for fold in range(FOLDS) if (dealt == fold).any()]
     return found
+
+
+def held_out_scores(site: SiteView, priors: Priors, repeats: int) -> tuple[NDArray[np.int64], Array]:
+    """Places of the rows judged (N,), and their scores (N, M, K); for classes they are kept for the next question."""
+    piece = f"{LASTING}scores of {digest(str(repeats), *priors.arrays.values())[:16]}"
+    kept = site.state.get(piece)
+    if kept is None:
+        kept = out_of_fold_scores(site.own, priors, repeats, site.learner, site.spec)
+        if site.spec.task == "classification":
+            site.state[piece] = kept
+    outputs = (kept.shape[1] - 1) // len(priors)
+    return kept[:, 0].astype(np.int64), kept[:, 1:].reshape(len(kept), len(priors), outputs)
 
 
 def out_of_fold_scores(own: Agent, priors: Priors, repeats: int, learner: PriorLearner, spec: TrainingSpec) -> Array:

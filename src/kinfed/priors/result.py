@@ -9,6 +9,7 @@ import pandas
 
 from kinfed.markup import card, paragraph, table
 from kinfed.plotting.style import thumbnail
+from kinfed.priors.expectation import ExpectedGain
 from kinfed.priors.normal import Priors
 from kinfed.validation import Array
 
@@ -34,6 +35,8 @@ class Stacking:
         Row t: whose outcomes agent t's fitted values follow; every row sums to one.
     priors : Priors
         Of these members, from all agents: what an agent that comes later begins with.
+    expected : ExpectedGain, optional
+        What every agent may expect to gain over learning alone.
     """
 
     names: tuple[str, ...]
@@ -43,6 +46,7 @@ class Stacking:
     losses: Array
     influence: Array
     priors: Priors
+    expected: ExpectedGain | None = None
 
     @property
     def table(self) -> pandas.DataFrame:

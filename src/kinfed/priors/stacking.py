@@ -32,16 +32,20 @@ from kinfed.validation import Array
 
 MOST_STEPS = 6
 RESAMPLINGS = 40
+NOTHING = 1e-3
+"""Members of a smaller share are left out."""
 _STILL = 1e-4
 _FLAT = 1e-8  # of the mean eigenvalue
 
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """The shares of the members (M,), and what was told at the last ones that were asked for."""
+    """The shares of the members (M,), what was told at the last ones that were asked for, those, and the margins."""
 
     shares: Array
     judged: Judged
+    at: Array
+    margins: Array
 
 
 def agent_scales(judged: Judged, local: Places) -> Array:
@@ -77,7 +81,7 @@ def stacked_shares(
     margins : array of shape (M,), optional
         By which share of the loss each member has to be better than others.
     """
-    shares = np.full(count, 1.0 / count)
+    shares, apart = np.full(count, 1.0 / count), np.zeros(count) if margins is None else margins
     judged = ask(shares)
     if count > 1 and (judged.n > 0).any():
         for _ in range(MOST_STEPS if not quadratic else 0):
@@ -86,9 +90,21 @@ def stacked_shares(
             shares, judged = new, ask(new)
             if moved < _STILL:
                 break
-        weights = 1.0 / agent_scales(judged, local) if quadratic else _even(judged)
-        shares = bagged_shares(judged, shares, weights, seed, margins)
-    return Stack(shares, judged)
+        weights = agent_weights(judged, local, quadratic)
+        return Stack(bagged_shares(judged, shares, weights, seed, apart), judged, shares, apart)
+    return Stack(shares, judged, shares, apart)
+
+
+def agent_weights(judged: Judged, local: Places, quadratic: bool) -> Array:
+    """What agents count (B,): squared errors by their scales, log losses all the same."""
+    return 1.0 / agent_scales(judged, local) if quadratic else _even(judged)
+
+
+def single_shares(losses: Array, weights: Array, seed: int) -> Array:
+    """How often each member is the best one by losses (B, M), over resampled agents."""
+    rng = np.random.default_rng(derived_seed(seed, "stacking"))
+    drawn = weights * rng.exponential(size=(RESAMPLINGS, len(weights)))
+    return np.bincount(np.argmin(drawn @ losses, axis=1), minlength=losses.shape[1]) / RESAMPLINGS
 
 
 def bagged_shares(judged: Judged, at: Array, weights: Array, seed: int, margins: Array | None = None) -> Array:

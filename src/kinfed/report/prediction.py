@@ -162,8 +162,8 @@ def by_priors(expected: Any, names: tuple[str, ...], loss: str) -> Prediction:
         ),
         uncertainty="one posterior standard deviation",
         advised=(
-            "Advice: join where a gain is probable enough, stay local where a loss is; elsewhere there is too little data "
-            "to say."
+            "Advice: join where a gain is probable enough, stay local where a loss is; elsewhere there is no clear "
+            "difference."
         ),
         shares=True,
         advice=advice,

@@ -189,7 +189,7 @@ class Weights:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """For each target "join", "stay local" or "too little data to say"; empty unless the rule is "calibrated"."""
+        """For each target "join", "stay local" or "no clear difference"; empty unless the rule is "calibrated"."""
         return () if self.calibration is None else tuple(self.calibration.advice(int(t)) for t in self.targets)
 
     @property

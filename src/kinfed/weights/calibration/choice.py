@@ -22,6 +22,9 @@ the posterior under a normal prior is
 
 An agent leaves the common choice only for a candidate whose posterior is below zero by one posterior standard deviation.
 Choosing freely would chase noise: with ten points per agent it cost up to 11 % on the generators.
+
+What an agent is told of its gain over learning alone is such a posterior too, with the uncertainty of :math:`\mu_m` as far
+as the agent relies on it (`kinfed.weights.shrinkage`): the more points an agent has, the surer its own scores make it.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from numpy.typing import NDArray
 from kinfed.parallel import map_on_cores
 from kinfed.splitting import derived_seed
 from kinfed.validation import Array, without_rounding
+from kinfed.weights.shrinkage import shrunken
 
 MARGIN = 0.05
 """How much better than learning alone, in its units, a candidate must be to win against it or against the grand mean."""
@@ -170,12 +174,16 @@ def choose(
     if shared:
         shares = bootstrap_shares(rows, scale, margin, allowed, seed)
 
-    def posterior(candidate: int, reference: int) -> tuple[Array, Array]:
-        """Posterior mean and deviation, agent by agent, of a candidate's score minus the reference's."""
+    def difference(candidate: int, reference: int) -> tuple[Array, Array]:
+        """A candidate's score minus the reference's, agent by agent, and its variance."""
         apart = normalised[:, candidate] - normalised[:, reference]
         # One variance for all agents: an agent's own, of a few points, would be small by chance now and then.
         spreads = [mine.spread(candidate, reference) / one**2 for mine, one in zip(rows, scale, strict=True) if mine.n > 1]
-        noise = (np.mean(spreads) if spreads else np.square(apart).mean()) / sizes
+        return apart, (np.mean(spreads) if spreads else np.square(apart).mean()) / sizes
+
+    def posterior(candidate: int, reference: int) -> tuple[Array, Array]:
+        """Posterior mean and deviation, agent by agent, of a candidate's score minus the reference's."""
+        apart, noise = difference(candidate, reference)
         centre = apart.mean()
         between = max(float(np.square(apart - centre).mean() - noise.mean()), 0.0)
         kept = between / (between + noise) if between > 0 else np.zeros(len(apart))
@@ -189,8 +197,8 @@ def choose(
     versus, deviation = unknown.copy(), unknown.copy()
     for candidate in np.unique(personal[scored]):
         mine = personal[scored] == candidate
-        centre, spread = posterior(int(candidate), local)
-        versus[scored[mine]], deviation[scored[mine]] = centre[mine], np.hypot(spread, error[local])[mine]
+        found = shrunken(*difference(int(candidate), local))
+        versus[scored[mine]], deviation[scored[mine]] = found.mean[mine], np.sqrt(found.variance[mine])
     return Choice(chosen, shares, personal, mean, error, versus, deviation)
 
 

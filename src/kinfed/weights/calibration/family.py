@@ -180,7 +180,8 @@ class Judged:
         return max(alone, key=lambda place: self.candidates[place].plan.share)
 
 
-JOIN, STAY, UNKNOWN = "join", "stay local", "too little data to say"
+JOIN, STAY, UNKNOWN = "join", "stay local", "no clear difference"
+"""Advice. The last says nothing of how much data there is: a large agent may hardly gain, a small one may not know."""
 
 CLEAR_DEVIATIONS = 1.0
 """Posterior standard deviations beyond which an agent is advised to join or to stay local."""
@@ -316,7 +317,7 @@ class Calibration:
         return float(more / unit), float(self.choice.error[place] / unit)
 
     def advice(self, agent: int) -> str:
-        """Whether that agent should join: "join", "stay local", or "too little data to say"."""
+        """Whether that agent should join: "join", "stay local", or "no clear difference"."""
         versus, error = self.choice.versus_local[agent], self.choice.versus_local_error[agent]
         candidate = self.candidates[self.choice.personal[agent]]
         if candidate.base == LOCAL and not candidate.plan.warm and np.isfinite(versus):

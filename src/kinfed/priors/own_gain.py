@@ -1,0 +1,263 @@
+r"""What an agent can tell of its gain: how far its personal model is from its own alone, and how both do on rows held out.
+
+The stacked models are posterior means. If :math:`\theta_s` is one, under the posterior :math:`N(\theta_s, C)`, and
+:math:`\theta_l` is the model that the agent would have alone, the loss that joining saves is, as a function of the truth
+:math:`\theta = \theta_s + e`,
+
+.. math:: D(\theta) = E_x \ell(\theta_l) - E_x \ell(\theta_s) = q + h'e + \dots, \qquad E[D | \text{rows}] \approx q ,
+
+with q the mean divergence of the two models' predictions: for squared errors :math:`q = E_x (x'(\theta_s - \theta_l))^2`
+and :math:`h = 2 E_x[xx'] (\theta_s - \theta_l)`, exactly; for log losses q is the Kullback-Leibler divergence of the
+probabilities, and the truth is drawn. So q, found with *all* rows, is what to expect before any test, :math:`h'Ch` its
+variance, and no test row's noise is in it; losses on rows held out, at four fifths of the rows, say whether it can be
+trusted. Predictions are compared on *typical rows*, which have the second moments of everybody's columns: on its own rows
+an agent's model alone fits what it has learnt by heart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfed.backends.agents import Places, Question, SiteView, TrainingSpec
+from kinfed.backends.pooled import PooledAgents
+from kinfed.backends.wire import ArraySpec, Message
+from kinfed.federation import Agent
+from kinfed.learners.inputs import own_codes, own_numbers, relative_weights
+from kinfed.learners.linear import PriorLearner, log_losses
+from kinfed.parallel import map_on_cores
+from kinfed.priors.judging import FOLDS, evidence_of_parts, held_out_scores
+from kinfed.priors.normal import Evidence, Priors, posteriors
+from kinfed.splitting import SMALLEST, deal_rows, derived_seed
+from kinfed.validation import Array, whole_number
+
+TYPICAL_ROWS = 200
+"""Rows on which probabilities are compared."""
+JUDGED = ("alone", "joined", "apart", "typically apart", "variance", "excess")
+FINAL = ("apart", "variance", "excess", "excess variance")
+DRAWS = 64
+"""Truths that are drawn for classes."""
+WIDTHS = {"regression": (0.5, 1.2), "classification": (0.75, 1.8)}
+"""What posteriors are too wide by, as a factor of their covariance: with no rows, and with many; see `width`."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnGains:
+    """What B agents told; NaN for those that did not.
+
+    Attributes
+    ----------
+    n : array of shape (B,)
+        Rows that were judged.
+    judged : array of shape (B, 6)
+        Of models on four fifths of the rows, in the order of `JUDGED`: mean losses alone and stacked, on rows held out;
+        mean divergence of the two, on those rows and on typical ones; variance of the stacked model's loss over rows; and
+        its expected excess loss, from its posterior.
+    final : array of shape (B, 4)
+        Of models on all rows, in the order of `FINAL`: their divergence on typical rows, the variance of the loss that is
+        saved, the stacked model's expected excess loss, and the variance of that.
+    """
+
+    n: Array
+    judged: Array
+    final: Array
+
+
+@dataclass(frozen=True, eq=False)
+class OwnGain(Question[OwnGains]):
+    """Ask every agent what it would gain, by its own lights.
+
+    Attributes
+    ----------
+    priors : tuple of Priors
+        Of every group, fitted without it.
+    groups : array of int of shape (B,)
+    shares : array of shape (groups, 2, M)
+        Of the members, found without the group: when learning alone, and stacked.
+    typical : array of shape (r, d + 1)
+        Typical rows.
+    repeats : int
+    """
+
+    priors: tuple[Priors, ...]
+    groups: Places
+    shares: Array
+    typical: Array
+    repeats: int
+
+    name = "own-gain"
+    phase = "expected gain"
+    follows = "nothing is said of its gain"
+
+    def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
+        """To everybody the priors of its group."""
+        told = [
+            Message({"repeats": self.repeats}, {**one.arrays, "at": shares, "typical": self.typical})
+            for one, shares in zip(self.priors, self.shares, strict=True)
+        ]
+        return {k: told[self.groups[k]] for k in range(len(spec.names)) if spec.sizes[k]}
+
+    @classmethod
+    def answer(cls, site: SiteView, asked: Message) -> Message:
+        """Ten numbers: means over rows, and what models of all rows differ in."""
+        priors, shares, typical = Priors.read(asked.arrays), asked.arrays["at"], asked.arrays["typical"]
+        own, spec, learner = site.own, site.spec, site.learner
+        final = _differences([own], priors, shares, typical, learner, spec)[0]
+        arrays = {"final": final, "judged": np.full(len(JUDGED), np.nan)}
+        if len(own) < SMALLEST:
+            return Message({"rows": 0}, arrays)
+        rows, scores = held_out_scores(site, priors, int(asked.settings["repeats"]))
+        alone, joined = (np.einsum("nmk,m->nk", scores, one) for one in shares)
+        losses = np.column_stack([_losses(own, rows, alone, spec), _losses(own, rows, joined, spec)])
+        weights = relative_weights(own, spec)
+        counted = np.ones(len(rows)) if weights is None else weights[rows]
+        means = counted @ np.column_stack([losses, divergences(joined, alone, spec)]) / counted.sum()
+        # A row that several repeats judge has one loss, their mean.
+        seen, place = np.unique(rows, return_inverse=True)
+        each = np.bincount(place, counted * losses[:, 1]) / np.bincount(place, counted)
+        parts = [own.rows(kept) for kept in _kept(own, spec)]
+        typically = np.mean(_differences(parts, priors, shares, typical, learner, spec), axis=0)
+        excess = typically[FINAL.index("excess")]
+        arrays["judged"] = np.array([*means, typically[0], each.var(ddof=1), excess])
+        return Message({"rows": len(seen)}, arrays)
+
+    def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
+        """Ten numbers."""
+        return {"judged": ArraySpec((len(JUDGED),), gaps=True), "final": ArraySpec((len(FINAL),))}
+
+    def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
+        """None of the numbers can be negative."""
+        if not 0 <= whole_number(answer.settings["rows"], "the number of rows") <= spec.sizes[place]:
+            return "it judged other rows than it has"
+        judged = answer.arrays["judged"]
+        if np.isnan(judged).any() != (answer.settings["rows"] == 0):
+            return "it does not tell all that it judged"
+        # Divergences of nearly equal probabilities may be below zero by rounding.
+        least = min(float(np.nan_to_num(judged, nan=0.0).min()), float(answer.arrays["final"].min()))
+        return "its losses are none" if least < -1e-6 else None
+
+    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> OwnGains:
+        """In the order of the agents."""
+        count = len(spec.names)
+        found = OwnGains(np.zeros(count), *(np.full((count, len(told)), np.nan) for told in (JUDGED, FINAL)))
+        for k, one in answers.items():
+            found.n[k] = one.settings["rows"]
+            found.judged[k], found.final[k] = one.arrays["judged"], one.arrays["final"]
+        return found
+
+    def pooled(self, agents: PooledAgents) -> OwnGains:
+        """The same on all cores."""
+        asked = self.messages(agents.spec)
+        answers = map_on_cores(lambda k: self.answer(agents.site(k), asked[k]), asked)
+        return self.combine(agents.spec, dict(zip(asked, answers, strict=True)))
+
+
+def typical_rows(evidence: Evidence, spec: TrainingSpec) -> Array:
+    r"""Rows (r, d + 1) that have the second moments of everybody's, from what everybody told.
+
+    For squared errors they are the rows of a factor, so that means of squares of linear functions are exact. For log losses
+    the curvature :math:`E[p (1 - p) xx']` stands for the second moments, relative to its entry at the intercept, and
+    `TYPICAL_ROWS` normal rows are drawn with them.
+    """
+    width, rows = spec.dim + 1, float(evidence.n.sum())
+    matrix = np.einsum("trp,trq->pq", evidence.root, evidence.root) / max(rows, 1.0)
+    if spec.task != "regression":
+        blocks = [matrix[at : at + width, at : at + width] for at in range(0, len(matrix), width)]
+        matrix = np.mean([one / max(one[-1, -1], 1e-12) for one in blocks], axis=0)
+        centre = matrix[:-1, -1]
+        values, vectors = np.linalg.eigh(matrix[:-1, :-1] - np.outer(centre, centre))
+        rng = np.random.default_rng(derived_seed(spec.seed, "typical rows"))
+        drawn = rng.standard_normal((TYPICAL_ROWS // 2, spec.dim)) * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+        return np.column_stack([centre + np.concatenate([drawn, -drawn]), np.ones(2 * len(drawn))])
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray(np.sqrt(width * np.maximum(values, 0.0))[:, None] * vectors.T)
+
+
+def width(rows: int, columns: int, task: str) -> float:
+    """How much of the posterior's covariance is there, for an agent of so many rows and columns.
+
+    A mixture of members is better than they are; where rows are few, its covariance is that of its widest members.
+    """
+    few, many = WIDTHS[task]
+    return few + (many - few) * rows / (rows + columns)
+
+
+def divergences(joined: Array, alone: Array, spec: TrainingSpec) -> Array:
+    """How far predictions are apart (n,), from linear scores (n, K).
+
+    Squares of their difference, or Kullback-Leibler divergences of their probabilities: what the first expects to save.
+    """
+    if spec.task == "regression":
+        return np.asarray(np.square(joined[:, 0] - alone[:, 0]))
+    less, more = all_losses(joined), all_losses(alone)
+    return np.asarray((np.exp(-less) * (more - less)).sum(axis=1))
+
+
+def all_losses(scores: Array) -> Array:
+    """Log losses (n, C) of every class at scores (n, K)."""
+    codes = range(max(scores.shape[1], 2))
+    return np.stack([log_losses(scores, np.full(len(scores), code))[0] for code in codes], axis=1)
+
+
+def _losses(own: Agent, rows: NDArray[np.int64], scores: Array, spec: TrainingSpec) -> Array:
+    if spec.task == "regression":
+        return np.asarray(np.square(scores[:, 0] - own_numbers(own).ravel()[rows]))
+    return log_losses(scores, own_codes(own, spec)[rows])[0]
+
+
+def _kept(own: Agent, spec: TrainingSpec) -> list[NDArray[np.bool_]]:
+    """The rows that each fold of the first repeat leaves."""
+    dealt = deal_rows(own.name, len(own), None, FOLDS, spec.seed, 0, group=own.group)
+    return [dealt != fold for fold in range(FOLDS) if (dealt == fold).any()]
+
+
+def _differences(
+    parts: list[Agent], priors: Priors, shares: Array, typical: Array, learner: PriorLearner, spec: TrainingSpec
+) -> Array:
+    """Of models on each part of the rows: the numbers of `FINAL`, (T, 4)."""
+    found = posteriors(priors, evidence_of_parts(parts, learner, spec))
+    centres = np.einsum("tmc,mcp->tmp", found.responsibilities, priors.centres)
+    modes = learner.posterior_modes(parts, centres, priors.spread, found.coefficients, spec)
+    covariances = found.covariance(priors)
+    alone, joined = shares
+    told = []
+    for part, each, within in zip(parts, modes, covariances, strict=True):
+        mean = joined @ each
+        covariance = np.einsum("m,mpq->pq", joined, within) + np.einsum("m,mp,mq->pq", joined, each - mean, each - mean)
+        covariance *= width(len(part), typical.shape[1], spec.task)
+        if spec.task == "regression":
+            told.append(_of_squares(mean, alone @ each, covariance, typical))
+        else:
+            told.append(_of_classes(mean, alone @ each, covariance, typical, spec.seed))
+    return np.array(told)
+
+
+def _of_squares(joined: Array, alone: Array, covariance: Array, typical: Array) -> list[float]:
+    """For squared errors, in closed form: moments of linear and quadratic functions of a normal vector."""
+    moments = typical.T @ typical / len(typical)
+    slope, turned = 2 * moments @ (joined - alone), moments @ covariance
+    apart = float(slope @ (joined - alone)) / 2
+    return [apart, slope @ covariance @ slope, np.trace(turned), 2 * np.einsum("ij,ji->", turned, turned)]
+
+
+def _of_classes(joined: Array, alone: Array, covariance: Array, typical: Array, seed: int) -> list[float]:
+    """For log losses, over truths that are drawn from the posterior, in opposite pairs."""
+
+    def losses(theta: Array) -> Array:
+        return all_losses(typical @ theta.reshape(-1, typical.shape[1]).T)
+
+    rng = np.random.default_rng(derived_seed(seed, "truths"))
+    values, vectors = np.linalg.eigh(covariance)
+    moves = rng.standard_normal((DRAWS // 2, len(joined))) * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+    less, more = losses(joined), losses(alone)
+    saved, excess = [], []
+    for move in (*moves, *-moves):
+        least = losses(joined + move)
+        likely = np.exp(-least)
+        saved.append(float((likely * (more - less)).sum(axis=1).mean()))
+        excess.append(float((likely * (less - least)).sum(axis=1).mean()))
+    apart = float((np.exp(-less) * (more - less)).sum(axis=1).mean())
+    return [apart, float(np.var(saved)), float(np.mean(excess)), float(np.var(excess))]
