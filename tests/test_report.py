@@ -668,7 +668,7 @@ def test_models_worse_than_the_floor_are_said_to_be_in_the_first_line():
     X, y = rng.normal(size=(180, 6)), rng.integers(0, 2, 180)
     names = np.repeat([f"ward {k}" for k in range(6)], [60, 40, 40, 20, 10, 10])
     train, test = kinfed.Federation.from_arrays(X, y, names).split(test_size=0.4, seed=0)
-    result = kinfed.personalize(train, "logistic", "local", test)
+    result = kinfed.personalize(train, kinfed.make_learner("logistic", penalty=0.01), "local", test)
     told = Page(page(report_data(result))).text
     first = told.index(
         "On average personal models are worse than the agents' own class shares, which need no model: log loss"
