@@ -4,11 +4,11 @@
                                            [--methods all|NAME;NAME] [--quick] [--checkpoint FOLDER]
     python -m benchmarks.network_peers table FILE.csv
 
-All methods have the same rows, standardised alike, the same network, optimiser, batches and number of steps. Peers are tuned
-on one fifth of every agent's training rows, as kinfed's default is: each trains on the other four fifths, is looked at on
-the way, ends when two looks have brought nothing better, and is trained anew on all training rows with the length, pull and
-weight decay that were best on average over agents, by the very metric that is reported. `run` adds a line for each case,
-method, repetition and agent that the file does not have yet.
+All methods have the same rows, standardised alike, the same network, optimiser, batches and number of steps. Peers are
+tuned on one fifth of every agent's training rows, as kinfed's default is: each trains on the other four fifths, is looked
+at on the way, ends when two looks have brought nothing better, and is trained anew on all training rows with the length,
+pull and weight decay that were best on average over agents, by the very metric that is reported. `run` adds a line for each
+case, method, repetition and agent that the file does not have yet.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import csv
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ from kinfed.backends.pooled import PooledAgents
 from kinfed.data import Preparation, covariate_shift, read_femnist
 from kinfed.experiments.femnist import split_writers
 from kinfed.experiments.paper_settings import repetition_seed
-from kinfed.learners.base import common_model
+from kinfed.learners.base import common_model, fit_planned
 from kinfed.learners.neural import TorchLearner
 
 GROUPS, POINTS, DIM, TEST_POINTS = (30, 30, 40), 20, 4, 1000
@@ -43,8 +45,6 @@ WRITERS, HIDDEN, EPOCHS, BATCH, TEST_SHARE = 192, 32, 1000, 64, 0.2
 VALIDATION = 0.2
 LOOKS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.5, 1.0)
 """Shares of the whole length at which peers are looked at."""
-TUNED_UP_TO = 0.25
-"""The longest that models are trained on own rows from a common model."""
 DECAYS = (0.0, 1e-3, 1e-2)
 PULLS = (0.01, 0.1, 1.0)
 PATIENT_LOOKS = 2
@@ -89,6 +89,7 @@ class Peer:
 
 
 OURS = "kinfed"
+ONE = "kinfed, one member"
 PEERS = {
     "fine-tuning": Peer(warm=True),
     "Ditto": Peer(warm=True, pulls=PULLS),
@@ -96,7 +97,7 @@ PEERS = {
     "oracle groups": Peer("groups", decays=DECAYS),
     "local": Peer(decays=DECAYS),
 }
-METHODS = (OURS, *PEERS)
+METHODS = (OURS, ONE, *PEERS)
 
 
 def covariate_cases(quick: bool) -> Iterator[Case]:
@@ -135,14 +136,15 @@ class Round:
     raw: Parts
     train: kinfed.Federation
     test: kinfed.Federation
+    checkpoint: Path | None
 
     @classmethod
-    def of(cls, case: Case, repetition: int) -> Round:
+    def of(cls, case: Case, repetition: int, checkpoint: Path | None) -> Round:
         """The rows of a repetition."""
         raw, raw_test = case.parts(repetition)
         preparation = Preparation.fit(raw)
-        seed = repetition_seed(0, repetition)
-        return cls(case, seed, (raw, raw_test), preparation.transform(raw), preparation.transform(raw_test))
+        seed, folder = repetition_seed(0, repetition), checkpoint and checkpoint / f"{case.name}, {repetition}"
+        return cls(case, seed, (raw, raw_test), preparation.transform(raw), preparation.transform(raw_test), folder)
 
     @cached_property
     def tuning(self) -> tuple[Trained, kinfed.Federation]:
@@ -155,15 +157,22 @@ class Round:
         """All training rows."""
         return Trained(self.case.learner, self.train, self.seed)
 
-    def values(self, method: str, checkpoint: Path | None) -> tuple[np.ndarray, str]:
+    @cached_property
+    def ours(self) -> Any:
+        """What kinfed's default finds."""
+        train, test = self.raw
+        how: dict[str, Any] = {"baselines": False, "method": "stacked", "checkpoint": self.checkpoint}
+        return kinfed.personalize(train, self.case.learner, test=test, seed=self.seed, **how)
+
+    def values(self, method: str) -> tuple[np.ndarray, str]:
         """What every agent's model is worth on its test rows, and what was chosen."""
-        if method == OURS:
-            train, test = self.raw
-            result = kinfed.personalize(
-                train, self.case.learner, test=test, seed=self.seed, baselines=False, method="stacked", checkpoint=checkpoint
-            )
-            chosen = result.weights.calibration.chosen if result.weights is not None else ""
-            return np.asarray(result.scored["personalized"][self.case.metric], dtype=float), chosen
+        if method in (OURS, ONE):
+            weights, members = self.ours.weights, self.ours.found.get("members")
+            if method == ONE and members is not None:
+                models = fit_planned(self.case.learner, self.ours.agents, weights.matrix, weights.plan)
+                return self.score(models, self.test), weights.calibration.chosen
+            chosen = "; ".join(members or [weights.calibration.chosen])
+            return np.asarray(self.ours.scored["personalized"][self.case.metric], dtype=float), chosen
         peer = PEERS[method]
         decay, pull, share = self.choice(peer)
         models = self.whole.fit(peer, decay, pull, share)
@@ -172,26 +181,20 @@ class Round:
     def choice(self, peer: Peer) -> tuple[float, float, float]:
         """Weight decay, pull and length that are best on the rows set aside."""
         rows, aside = self.tuning
-        length = self.case.learner.length
+        looks = {max(1, round(look * self.case.learner.length)): look for look in LOOKS}
         found: dict[tuple[float, float, float], float] = {}
-        for decay in peer.decays:
-            for pull in peer.pulls:
-                looks = {max(1, round(look * length)): look for look in LOOKS if look <= (TUNED_UP_TO if peer.warm else 1.0)}
-                losses: list[float] = []
 
-                def look(
-                    done: int, models: Any, decay: float = decay, pull: float = pull, losses: list[float] = losses
-                ) -> None:
-                    if done in looks:
-                        losses.append(self.case.sign * float(np.nanmean(self.score(models, aside))))
-                        found[decay, pull, looks[done]] = losses[-1]
-                        if len(losses) - 1 - int(np.argmin(losses)) >= PATIENT_LOOKS:
-                            raise _EnoughSeenError
+        def look(decay: float, pull: float, losses: list[float], done: int, models: Any) -> None:
+            if done in looks:
+                losses.append(self.case.sign * float(np.nanmean(self.score(models, aside))))
+                found[decay, pull, looks[done]] = losses[-1]
+                if len(losses) - 1 - int(np.argmin(losses)) >= PATIENT_LOOKS:
+                    raise _EnoughSeenError
 
-                try:
-                    rows.fit(peer, decay, pull, max(looks.values()), monitor=look, monitor_every=gcd(*looks))
-                except _EnoughSeenError:
-                    continue
+        for decay, pull in product(peer.decays, peer.pulls):
+            with suppress(_EnoughSeenError):
+                seen = partial(look, decay, pull, [])
+                rows.fit(peer, decay, pull, 1.0, monitor=seen, monitor_every=gcd(*looks))
         return min(found, key=lambda one: found[one])
 
     def score(self, models: Any, rows: kinfed.Federation) -> np.ndarray:
@@ -260,13 +263,12 @@ def run(options: argparse.Namespace) -> None:
                 missing = [one for one in methods if (case.name, one, repetition) not in there]
                 if not missing:
                     continue
-                this = Round.of(case, repetition)
+                this = Round.of(case, repetition, options.checkpoint)
                 for method in missing:
                     if PEERS.get(method, Peer()).weights == "groups" and this.train.groups is None:
                         continue
                     start = time.perf_counter()
-                    folder = options.checkpoint and options.checkpoint / f"{case.name}, {repetition}"
-                    values, choice = this.values(method, folder)
+                    values, choice = this.values(method)
                     seconds = f"{time.perf_counter() - start:.1f}"
                     key = (case.name, method, repetition)
                     lines = zip(this.train.names, values.tolist(), strict=True)

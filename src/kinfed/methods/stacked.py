@@ -14,6 +14,7 @@ from kinfed.learners.base import AUTO, Models
 from kinfed.learners.linear import PriorLearner, intercepts
 from kinfed.learners.quadratics import Quadratics
 from kinfed.methods.base import Method, MethodContext
+from kinfed.methods.members import train_members
 from kinfed.methods.weighted import GrandMean, Local, Weighted
 from kinfed.parallel import map_on_cores
 from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members
@@ -33,8 +34,8 @@ _NOTHING = 1e-3  # members of a smaller share are left out
 class Stacked(Method):
     """Members of a family of priors, stacked.
 
-    For learners that are not linear, or too large for everybody's second moments to be in one place, there is one member:
-    calibrated weights, and the weighted risk.
+    Learners that are not linear, or too large for everybody's second moments to be in one place, have calibrated weights
+    and the weighted risk instead (`kinfed.methods.members`).
 
     Attributes
     ----------
@@ -51,7 +52,7 @@ class Stacked(Method):
         """Fit the priors crosswise, judge them, stack them, and let every agent find its model."""
         learner = context.learner
         if weights is not None or not isinstance(learner, PriorLearner):
-            return Weighted().train(context, weights)
+            return train_members(context, weights)
         agents = context.agents.labelled("training")
         spec, report = agents.spec, context.reporter("priors")
         crosswise, fitted, stack = judged_members(self.members, learner, agents, report)

@@ -163,8 +163,8 @@ class LocalTraining(Question[AnswerSums]):
             count = len(theta)
             if learner.method == "fedavg":
                 # The agent's rows are a pool of their own: averaging over one agent of weight one gives its change.
-                names, nobody = (site.agent.name,), np.full(count, -1)
-                alone = StackedProblem(stacked, names, np.ones((count, 1)), nobody, site.spec.seed, pull_asked(asked, theta))
+                names, weights, nobody = (site.agent.name,), np.ones((count, 1)), np.full(count, -1)
+                alone = StackedProblem(stacked, names, weights, nobody, site.spec.seed, pull_asked(asked, theta))
                 averaging = FederatedAveraging(
                     alone, pool, make_optimiser(learner), learner.local_epochs, learner.batch_size
                 )
