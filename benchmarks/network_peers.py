@@ -36,7 +36,7 @@ from kinfed.backends.pooled import PooledAgents
 from kinfed.data import Preparation, covariate_shift, read_femnist
 from kinfed.experiments.femnist import split_writers
 from kinfed.experiments.paper_settings import repetition_seed
-from kinfed.learners.base import common_model, fit_planned
+from kinfed.learners.base import common_model
 from kinfed.learners.neural import TorchLearner
 
 GROUPS, POINTS, DIM, TEST_POINTS = (30, 30, 40), 20, 4, 1000
@@ -89,7 +89,6 @@ class Peer:
 
 
 OURS = "kinfed"
-ONE = "kinfed, one member"
 PEERS = {
     "fine-tuning": Peer(warm=True),
     "Ditto": Peer(warm=True, pulls=PULLS),
@@ -97,7 +96,7 @@ PEERS = {
     "oracle groups": Peer("groups", decays=DECAYS),
     "local": Peer(decays=DECAYS),
 }
-METHODS = (OURS, ONE, *PEERS)
+METHODS = (OURS, *PEERS)
 
 
 def covariate_cases(quick: bool) -> Iterator[Case]:
@@ -157,22 +156,14 @@ class Round:
         """All training rows."""
         return Trained(self.case.learner, self.train, self.seed)
 
-    @cached_property
-    def ours(self) -> Any:
-        """What kinfed's default finds."""
-        train, test = self.raw
-        how: dict[str, Any] = {"baselines": False, "method": "stacked", "checkpoint": self.checkpoint}
-        return kinfed.personalize(train, self.case.learner, test=test, seed=self.seed, **how)
-
     def values(self, method: str) -> tuple[np.ndarray, str]:
         """What every agent's model is worth on its test rows, and what was chosen."""
-        if method in (OURS, ONE):
-            weights, members = self.ours.weights, self.ours.found.get("members")
-            if method == ONE and members is not None:
-                models = fit_planned(self.case.learner, self.ours.agents, weights.matrix, weights.plan)
-                return self.score(models, self.test), weights.calibration.chosen
-            chosen = "; ".join(members or [weights.calibration.chosen])
-            return np.asarray(self.ours.scored["personalized"][self.case.metric], dtype=float), chosen
+        if method == OURS:
+            train, test = self.raw
+            how: dict[str, Any] = {"baselines": False, "method": "stacked", "checkpoint": self.checkpoint}
+            result = kinfed.personalize(train, self.case.learner, test=test, seed=self.seed, **how)
+            chosen = result.weights.calibration.chosen  # type: ignore[union-attr]
+            return np.asarray(result.scored["personalized"][self.case.metric], dtype=float), chosen
         peer = PEERS[method]
         decay, pull, share = self.choice(peer)
         models = self.whole.fit(peer, decay, pull, share)

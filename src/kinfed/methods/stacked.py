@@ -14,7 +14,6 @@ from kinfed.learners.base import AUTO, Models
 from kinfed.learners.linear import PriorLearner, intercepts
 from kinfed.learners.quadratics import Quadratics
 from kinfed.methods.base import Method, MethodContext
-from kinfed.methods.members import train_members
 from kinfed.methods.weighted import GrandMean, Local, Weighted
 from kinfed.parallel import map_on_cores
 from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members
@@ -34,8 +33,8 @@ _NOTHING = 1e-3  # members of a smaller share are left out
 class Stacked(Method):
     """Members of a family of priors, stacked.
 
-    Learners that are not linear, or too large for everybody's second moments to be in one place, have calibrated weights
-    and the weighted risk instead (`kinfed.methods.members`).
+    For learners that are not linear, or too large for everybody's second moments to be in one place, there is one member:
+    calibrated weights, and the weighted risk.
 
     Attributes
     ----------
@@ -52,7 +51,7 @@ class Stacked(Method):
         """Fit the priors crosswise, judge them, stack them, and let every agent find its model."""
         learner = context.learner
         if weights is not None or not isinstance(learner, PriorLearner):
-            return train_members(context, weights)
+            return Weighted().train(context, weights)
         agents = context.agents.labelled("training")
         spec, report = agents.spec, context.reporter("priors")
         crosswise, fitted, stack = judged_members(self.members, learner, agents, report)

@@ -3,7 +3,7 @@ r"""The learner: any torch module, trained for every row of a weight matrix at o
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -32,16 +32,8 @@ from kinfed.learners.neural.build import (
 )
 from kinfed.learners.neural.exchange import SiteExchange, SiteMemory, refuse_batches
 from kinfed.learners.neural.fedavg import FederatedAveraging
-from kinfed.learners.neural.model_stack import Layout, RowLoss, StackedModule, check_loss
-from kinfed.learners.neural.models import (
-    Averaged,
-    History,
-    TorchModels,
-    averaged,
-    distinct_models,
-    own_agents,
-    start_parameters,
-)
+from kinfed.learners.neural.model_stack import RowLoss, StackedModule, check_loss
+from kinfed.learners.neural.models import History, TorchModels, distinct_models, own_agents, start_parameters
 from kinfed.learners.neural.rows import Pool, known_classes, pool_rows
 from kinfed.learners.neural.training import EarlyStopping, StackedProblem, Training, TrainingMethod
 from kinfed.learners.neural.weighted_risk import FullBatch, MiniBatch
@@ -273,22 +265,14 @@ class TorchLearner:
     def pack(self, models: Any, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Parameters of some rows' models, of shape (rows, width)."""
         check_models(models, TorchModels, "torch")
-        parameters = {"parameters": models.stack.numpy()[models.model_of[rows]]}
-        members = models.module.members if isinstance(models.module, Averaged) else ()
-        return parameters | ({"members": np.array(len(members))} if members else {})
+        return {"parameters": models.stack.numpy()[models.model_of[rows]]}
 
     def unpack(self, arrays: Arrays, spec: TrainingSpec) -> TorchModels:
         """Models from their parameters, without a history."""
-        module, classes = build_network(self, spec).module, known_classes(spec, self.task)
-        if "members" in arrays:
-            module = Averaged([copy.deepcopy(module) for _ in range(int(arrays["members"]))])
-        stack = torch.tensor(unpacked(arrays, "parameters", (Layout(module).width,), self.dtype))
+        stacked, classes = build_network(self, spec), known_classes(spec, self.task)
+        stack = torch.tensor(unpacked(arrays, "parameters", (stacked.layout.width,), self.dtype))
         history = History(np.empty((0, len(stack))))
-        return TorchModels(module.eval(), stack, np.arange(len(stack)), classes, spec.dim, history)
-
-    def averaged(self, several: Sequence[TorchModels]) -> TorchModels:
-        """Models whose predictions, or classes' scores, are the mean of those of several."""
-        return averaged(several)
+        return TorchModels(stacked.module.eval(), stack, np.arange(len(stack)), classes, spec.dim, history)
 
     def _method(self, problem: StackedProblem, pool: Pool | None, agents: Agents) -> TrainingMethod:
         optimiser = make_optimiser(self)

@@ -128,37 +128,6 @@ class TorchModels:
         return {name: view[0] for name, view in zip(layout.names, layout.views(self.stack[place : place + 1]), strict=True)}
 
 
-class Averaged(nn.Module):
-    """The mean of the outputs of several networks: of predictions, or of classes' scores (logits).
-
-    Squared errors and log losses are convex in them, so its loss is at most the mean of the networks' losses.
-    """
-
-    def __init__(self, members: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(members)
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Outputs of rows (n, d)."""
-        return torch.stack([member(X) for member in self.members]).mean(0)
-
-
-def averaged(several: Sequence[TorchModels]) -> TorchModels:
-    """One network for every row, which averages those of several models; the history is that of the first."""
-    first = several[0]
-    if len(several) == 1:
-        return first
-    module = Averaged([copy.deepcopy(one.module) for one in several]).eval()
-    together, model_of = unique_rows(np.column_stack([one.model_of for one in several]))
-    parameters = {
-        f"members.{number}.{name}": array[together[:, number]]
-        for number, one in enumerate(several)
-        for name, array in Layout(one.module).unpack(one.stack).items()
-    }
-    stack = Layout(module).pack(parameters, first.stack.dtype)
-    return TorchModels(module, stack, model_of, first.classes, first.n_inputs, first.history)
-
-
 def start_parameters(
     warm_start: Mapping[str, Any] | TorchModels | None,
     stacked: StackedModule,

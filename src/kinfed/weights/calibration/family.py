@@ -180,9 +180,6 @@ class Judged:
         return max(alone, key=lambda place: self.candidates[place].plan.share)
 
 
-CLOSE, MOST_MEMBERS = 0.05, 3
-"""Members whose predictions are averaged have scores that are at most this share above the best, and are so many."""
-
 JOIN, STAY, UNKNOWN = "join", "stay local", "too little data to say"
 
 CLEAR_DEVIATIONS = 1.0
@@ -261,30 +258,6 @@ class Calibration:
     def candidate(self) -> Candidate:
         """The best candidate for the federation."""
         return self.candidates[self.choice.chosen]
-
-    @property
-    def members(self) -> list[int]:
-        """The best candidate, and others by other rules that are about as good, the best first, where training has a plan.
-
-        Their errors differ, so that the mean of their predictions is better than any of them, and by convexity never
-        worse than their losses are on average.
-        """
-        found = [self.choice.chosen]
-        limit = (1 + CLOSE) * self.choice.mean[self.choice.chosen]
-        for place in np.argsort(np.nan_to_num(self.choice.mean, nan=np.inf), kind="stable").tolist():
-            bases = {self.candidates[one].base for one in found}
-            # Different rules may give the same weights, and those the same scores.
-            same = np.isclose(self.choice.mean[found], self.choice.mean[place], rtol=1e-6, atol=0).any()
-            new = self.candidates[place].base not in bases and not same
-            if new and self.choice.mean[place] <= limit and len(found) < MOST_MEMBERS and self.budgeted:
-                found.append(place)
-        return found
-
-    def taking(self, place: int) -> Calibration:
-        """The same calibration if that candidate had been chosen, by everybody."""
-        only = (np.arange(len(self.candidates)) == place).astype(float)
-        own = np.full_like(self.choice.personal, place)
-        return replace(self, choice=replace(self.choice, chosen=place, shares=only, personal=own))
 
     @property
     def common(self) -> int | None:
