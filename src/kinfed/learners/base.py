@@ -266,14 +266,21 @@ def fit_planned(
         return None if checkpoint is None else checkpoint / name
 
     start = common_model(learner, agents, checkpoint=kept("common")) if plan.warm else None
-    how: dict[str, Any] = {"progress": progress, "checkpoint": kept("personal")}
-    models = fit_for_targets(learner.trained_for(plan.share, start), agents, weights, targets, **how)
+    first = learner.trained_for(plan.share, start)
     if not plan.own:
-        return models
+        return fit_for_targets(first, agents, weights, targets, progress=progress, checkpoint=kept("personal"))
+    length = learner.trained_for(plan.own).length
+    told = (None, None) if progress is None else (_part(progress, 0, length), _part(progress, first.length, 0))
+    models = fit_for_targets(first, agents, weights, targets, progress=told[0], checkpoint=kept("personal"))
     # Whoever is lost by now had its part in the models, and others do not hear it any more.
     alone, own = agents.labelled("training on own rows"), np.arange(len(weights)) if targets is None else targets
-    tuned = learner.trained_for(plan.own, models, plan.pull)
-    return fit_for_targets(tuned, alone, np.eye(len(agents.spec.names))[own], own, **how | {"checkpoint": kept("own")})
+    last, rows = learner.trained_for(plan.own, models, plan.pull), np.eye(len(agents.spec.names))[own]
+    return fit_for_targets(last, alone, rows, own, progress=told[1], checkpoint=kept("own"))
+
+
+def _part(progress: Progress, before: int, after: int) -> Progress:
+    """Reports of a part of a training, as reports of the whole."""
+    return lambda what, done, total: progress(what, before + done, before + total + after)
 
 
 def fit_for_targets(
