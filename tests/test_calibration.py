@@ -1,5 +1,7 @@
 """Calibration: folds, the family, scores, the choice and its resamples, successive halving, and what people are told."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -591,6 +593,48 @@ def test_a_plan_is_a_start_and_a_length():
     assert (rounds.length, rounds.rounds) == (4, 4)
     with pytest.raises(kinfed.InputError, match="has no steps to share out"):
         fit_planned(make_learner("ridge"), agents, np.eye(6), Plan(True, 0.1))
+
+
+def test_a_plan_may_go_on_with_own_rows():
+    pytest.importorskip("torch")
+    from kinfed.learners.neural import TorchLearner
+
+    generated = kinfed.covariate_shift(sizes=(2, 2, 2), n=10, seed=1)
+    learner = TorchLearner(hidden=(4,), task="regression", epochs=40)
+    agents, own = pooled(generated.train, learner, seed=3), np.array([4, 1])
+    weights = np.full((2, 6), 1 / 6)
+    kin = learner.trained_for(0.5).fit(agents, weights)
+    X = generated.train[0].X
+    for pull in (0.0, 3.0):
+        tuned = TorchLearner(hidden=(4,), task="regression", epochs=10, warm_start=kin, proximal=pull)
+        expected = tuned.fit(agents, np.eye(6)[own])
+        found = fit_planned(learner, agents, weights, Plan(False, 0.5, own=0.25, pull=pull), targets=own)
+        for row in range(2):
+            np.testing.assert_array_equal(found.predict(row, X), expected.predict(row, X))
+    assert str(Plan(True, 0.1, 0.02, 0.1)) == (
+        "from a common model, 10% of the steps, then 2% on own rows, pulled back by 0.1"
+    )
+
+
+def test_networks_that_differ_go_on_with_own_rows():
+    """Agents of one common slope with large deviations of their own: kin help, and own rows help after them."""
+    pytest.importorskip("torch")
+    from kinfed.learners.neural import TorchLearner
+
+    rng = np.random.default_rng(0)
+    agents, slopes = np.repeat(np.arange(8), 40), 2 * rng.standard_normal((8, 3)) + 3
+    X = rng.standard_normal((320, 3))
+    y = (X * slopes[agents]).sum(axis=1) + 0.1 * rng.standard_normal(320)
+    train = kinfed.Federation.from_arrays(X, y, agents)
+    learner = TorchLearner(hidden=(8,), task="regression", epochs=100, learning_rate=0.01)
+    calibration = kinfed.collaboration_weights(train, learner=learner, n_features=30).calibration
+    scores = dict(zip(calibration.candidates, calibration.choice.mean, strict=True))
+    tuned = {one: score for one, score in scores.items() if one.plan.own}
+    assert {one.plan.pull for one in tuned} == {0.0, 0.1, 1.0}
+    (kin,) = {replace(one, plan=replace(one.plan, own=0.0, pull=0.0)) for one in tuned}
+    assert min(tuned.values()) < 0.9 * scores[kin]
+    # One common model that goes on with own rows is none any more.
+    assert calibration.common is None or not calibration.candidates[calibration.common].plan.own
 
 
 def test_candidates_are_trained_as_long_as_they_were_scored():

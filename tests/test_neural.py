@@ -156,6 +156,41 @@ def test_full_batch_equals_a_loop_over_targets(monkeypatch, optimiser, learning_
         np.testing.assert_allclose(models.history.loss[-1, row], risk.item(), rtol=1e-4)
 
 
+@pytest.mark.parametrize("settings", [{"epochs": 3000}, {"method": "fedavg", "rounds": 3000}])
+def test_a_pull_has_the_minimum_of_ridge_about_the_start(settings):
+    federation, pull = make_federation(regression=True), 0.7
+    start = make_start(perceptron(4, (), 1), 5, scale=2.0)
+    shared = {"hidden": (), "task": "regression", "optimiser": "sgd", "learning_rate": 0.05, "dtype": "float64"}
+    models = fit(TorchLearner(**shared, **settings, warm_start=start, proximal=pull), federation, np.eye(5))
+    for k, agent in enumerate(federation.agents):
+        X = np.column_stack([agent.X, np.ones(len(agent))])
+        begin = np.append(start["0.weight"][k], start["0.bias"][k])
+        # Twice, as the loss is the square and not half of it.
+        expected = np.linalg.solve(2 * X.T @ X / len(X) + pull * np.eye(5), 2 * X.T @ agent.y / len(X) + pull * begin)
+        found = np.append(models.parameters["0.weight"][k], models.parameters["0.bias"][k])
+        np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+def test_a_pull_equals_a_loop_with_the_term_in_its_loss(optimiser):
+    federation, weights, pull = make_federation(), sparse_weights(), 0.5
+    start = make_start(perceptron(4, (6,), 3), len(weights))
+    how = {"optimiser": optimiser, "learning_rate": 0.02, "epochs": 30, "warm_start": start, "proximal": pull}
+    models = fit(TorchLearner(hidden=(6,), **how), federation, weights)
+    data = tensors(federation)
+    for row, own in enumerate(weights):
+        module = load(perceptron(4, (6,), 3), start, row)
+        begin = [value.detach().clone() for value in module.parameters()]
+        steps = optimiser_for(optimiser, module, 0.02)
+        for _ in range(30):
+            steps.zero_grad()
+            risk = sum(w * row_losses(module(X), y, False).mean() for w, (X, y) in zip(own, data, strict=True) if w > 0)
+            away = sum((now - then).square().sum() for now, then in zip(module.parameters(), begin, strict=True))
+            (risk + pull / 2 * away).backward()
+            steps.step()
+        assert_close(models, row, module, 1e-5)
+
+
 @pytest.mark.parametrize("n_models", [12, 3])
 def test_full_batch_shares_the_rows_of_equal_supports(n_models):
     rng = np.random.default_rng(3)
@@ -328,6 +363,8 @@ SETTINGS = {
     "sgd": {"epochs": 6, "optimiser": "sgd", "learning_rate": 0.1},
     "fedavg": {"method": "fedavg", "rounds": 5, "local_epochs": 2},
     "fedavg, batches": {"method": "fedavg", "rounds": 5, "batch_size": 4},
+    "pulled back": {"epochs": 6, "batch_size": 4, "proximal": 2.0},
+    "fedavg, pulled back": {"method": "fedavg", "rounds": 5, "batch_size": 4, "proximal": 2.0},
     "early stopping": {"epochs": 30, "patience": 2, "learning_rate": 0.05},
     "early stopping, batches": {"epochs": 30, "patience": 2, "batch_size": 4, "learning_rate": 0.05},
     "early stopping, fedavg": {"method": "fedavg", "rounds": 20, "patience": 2, "batch_size": 4, "learning_rate": 0.05},

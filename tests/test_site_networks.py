@@ -17,7 +17,7 @@ from kinfed.backends.site import question_named
 from kinfed.backends.wire import Message
 from kinfed.errors import InputError
 from kinfed.federation import Agent, Federation
-from kinfed.learners.base import SiteLearner, StepwiseLearner, common_model
+from kinfed.learners.base import Plan, SiteLearner, StepwiseLearner, common_model, fit_planned
 from kinfed.learners.neural import TorchLearner, TorchModels, exchange
 from kinfed.learners.neural.build import perceptron
 from kinfed.learners.neural.exchange import LocalTraining
@@ -197,6 +197,22 @@ def test_a_common_start_for_fewer_epochs_as_pooled(method):
         assert shorter.length == 2
         found.append(shorter.fit(agents, weights))
     assert_alike(*found, 1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_own_rows_after_kin_and_a_pull_to_them_as_pooled(method):
+    federation, weights = make_federation(), mixed_weights()[:6]
+    learner = make_learner(**METHODS[method], optimiser="sgd", dtype="float64")
+    found = [
+        [fit_planned(learner, agents, weights, Plan(True, 0.4, own=0.6, pull=pull)) for pull in (0.0, 20.0)]
+        for agents in (pooled(federation, learner, seed=SEED), across(learner, federation))
+    ]
+    for here, there in zip(*found, strict=True):
+        assert_alike(here, there, 1e-12)
+    free, pulled = found[1]
+    kin = fit_planned(learner, across(learner, federation), weights, Plan(True, 0.4))
+    away = [(one.stack[one.model_of] - kin.stack[kin.model_of]).norm().item() for one in (free, pulled)]
+    assert 0 < away[1] < 0.8 * away[0]
 
 
 @pytest.mark.parametrize("method", METHODS)

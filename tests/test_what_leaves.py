@@ -233,7 +233,8 @@ class Run:
             case "columns" | "scale" if way == LEAVES:
                 return "classes" if self.symbols["C"] else "numbers"
             case "local-training":
-                return self.name.split(", ")[1]
+                pulled = way != LEAVES and "anchors" in request.arrays
+                return self.name.split(", ")[1] + (", pulled back" if pulled else "")
             case "class-moments" if way == LEAVES and self.name.endswith("wide"):
                 return "wide"
             case "derivatives" if way == LEAVES:

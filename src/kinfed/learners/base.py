@@ -123,8 +123,11 @@ class StepwiseLearner(Learner, Protocol):
     def length(self) -> int:
         """Epochs, or rounds, of a whole training."""
 
-    def trained_for(self, share: float, start: Models | None = None) -> StepwiseLearner:
-        """The same learner for a share of its length, from other parameters, and never shorter than that."""
+    def trained_for(self, share: float, start: Models | None = None, pull: float = 0.0) -> StepwiseLearner:
+        """The same learner for a share of its length, from other parameters, and never shorter than that.
+
+        `pull` is the strength with which models are pulled back to these parameters.
+        """
 
     def fit(
         self,
@@ -215,7 +218,7 @@ def read_learner(told: Mapping[str, Any], arrays: Arrays, given: Learner | None,
 
 @dataclass(frozen=True)
 class Plan:
-    """How a learner is put to work, for those that leave a choice.
+    r"""How a learner is put to work, for those that leave a choice.
 
     Attributes
     ----------
@@ -223,13 +226,21 @@ class Plan:
         Start from one common model, trained on everybody's rows first, instead of from scratch.
     share : float
         Share of the learner's own number of steps.
+    own : float
+        Share of that number which follows on the target's own rows alone: fine-tuning.
+    pull : float
+        :math:`\mu` of a pull :math:`(\mu / 2) |\theta - \theta_0|^2` back to the model that fine-tuning started from.
     """
 
     warm: bool = False
     share: float = 1.0
+    own: float = 0.0
+    pull: float = 0.0
 
     def __str__(self) -> str:
-        return f"from {'a common model' if self.warm else 'scratch'}, {self.share:.0%} of the steps"
+        begun = f"from {'a common model' if self.warm else 'scratch'}, {self.share:.0%} of the steps"
+        after = f", then {self.own:.0%} on own rows" if self.own else ""
+        return begun + after + (f", pulled back by {self.pull:g}" if self.pull else "")
 
 
 USUAL_PLAN = Plan()
@@ -246,16 +257,30 @@ def fit_planned(
     checkpoint: Path | None = None,
 ) -> Models:
     """Train one model per row of `weights` as planned; see `Learner.fit`."""
-    chosen, folder = learner, checkpoint
-    if plan != USUAL_PLAN:
-        if not isinstance(learner, StepwiseLearner):
-            raise InputError(f"{learner!r} has no steps to share out; train it without a plan")
-        start = None
-        if plan.warm:
-            start = common_model(learner, agents, checkpoint=None if checkpoint is None else checkpoint / "common")
-            folder = None if checkpoint is None else checkpoint / "personal"
-        chosen = learner.trained_for(plan.share, start)
-    return fit_for_targets(chosen, agents, weights, targets, progress=progress, checkpoint=folder)
+    if plan == USUAL_PLAN:
+        return fit_for_targets(learner, agents, weights, targets, progress=progress, checkpoint=checkpoint)
+    if not isinstance(learner, StepwiseLearner):
+        raise InputError(f"{learner!r} has no steps to share out; train it without a plan")
+
+    def kept(name: str) -> Path | None:
+        return None if checkpoint is None else checkpoint / name
+
+    start = common_model(learner, agents, checkpoint=kept("common")) if plan.warm else None
+    first = learner.trained_for(plan.share, start)
+    if not plan.own:
+        return fit_for_targets(first, agents, weights, targets, progress=progress, checkpoint=kept("personal"))
+    length = learner.trained_for(plan.own).length
+    told = (None, None) if progress is None else (_part(progress, 0, length), _part(progress, first.length, 0))
+    models = fit_for_targets(first, agents, weights, targets, progress=told[0], checkpoint=kept("personal"))
+    # Whoever is lost by now had its part in the models, and others do not hear it any more.
+    alone, own = agents.labelled("training on own rows"), np.arange(len(weights)) if targets is None else targets
+    last, rows = learner.trained_for(plan.own, models, plan.pull), np.eye(len(agents.spec.names))[own]
+    return fit_for_targets(last, alone, rows, own, progress=told[1], checkpoint=kept("own"))
+
+
+def _part(progress: Progress, before: int, after: int) -> Progress:
+    """Reports of a part of a training, as reports of the whole."""
+    return lambda what, done, total: progress(what, before + done, before + total + after)
 
 
 def fit_for_targets(

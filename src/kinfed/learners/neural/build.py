@@ -6,12 +6,14 @@ The network is made once and checked once, and all targets start from the same p
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
@@ -165,31 +167,67 @@ def _try(module: nn.Module, X: Tensor, seed: int) -> Tensor:
             raise InputError(f"the module cannot be applied to rows of {X.shape[1]} columns: {error}") from None
 
 
+@dataclass(frozen=True, eq=False)
+class Pull:
+    r"""A proximal pull: it adds :math:`(\mu / 2) |\theta_l - a_l|^2` to the risk of model l.
+
+    Attributes
+    ----------
+    strength : float
+        :math:`\mu`.
+    anchors : tensor of shape (L, width)
+        The :math:`a_l`.
+    """
+
+    strength: float
+    anchors: Tensor
+
+    def on(self, models: NDArray[Any] | slice) -> Pull:
+        """The pull on some of the models."""
+        return Pull(self.strength, self.anchors[models if isinstance(models, slice) else torch.from_numpy(models)])
+
+
 @dataclass(frozen=True)
-class GradientDescent:
-    r""":math:`\theta \leftarrow \theta - \eta (g + \lambda \theta)`, as `torch.optim.SGD` does it."""
+class Optimiser(ABC):
+    """Moves stacked parameters along a gradient, in place; elementwise, so models never mix.
+
+    Of each parameter it keeps `moments` running averages.
+    """
 
     learning_rate: float
     weight_decay: float = 0.0
-    moments: int = 0
+    moments: ClassVar[int] = 0
 
-    def step(self, parameters: Tensor, gradient: Tensor, moments: Sequence[Tensor], number: int) -> None:
+    def step(
+        self, parameters: Tensor, gradient: Tensor, moments: Sequence[Tensor], number: int, pull: Pull | None = None
+    ) -> None:
         """Take step `number`, counted from one; `gradient` may be overwritten."""
+        if pull is not None:
+            gradient.add_(parameters - pull.anchors, alpha=pull.strength)
+        self._move(parameters, gradient, moments, number)
+
+    @abstractmethod
+    def _move(self, parameters: Tensor, gradient: Tensor, moments: Sequence[Tensor], number: int) -> None:
+        """The step itself."""
+
+
+@dataclass(frozen=True)
+class GradientDescent(Optimiser):
+    r""":math:`\theta \leftarrow \theta - \eta (g + \lambda \theta)`, as `torch.optim.SGD` does it."""
+
+    def _move(self, parameters: Tensor, gradient: Tensor, moments: Sequence[Tensor], number: int) -> None:
         if self.weight_decay:
             gradient.add_(parameters, alpha=self.weight_decay)
         parameters.add_(gradient, alpha=-self.learning_rate)
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Optimiser):
     """Adam with the defaults of `torch.optim.Adam`; `weight_decay` is the L2 term in the gradient, as there."""
 
-    learning_rate: float
-    weight_decay: float = 0.0
-    moments: int = 2
+    moments: ClassVar[int] = 2
 
-    def step(self, parameters: Tensor, gradient: Tensor, moments: Sequence[Tensor], number: int) -> None:
-        """Take step `number`, counted from one; `gradient` may be overwritten."""
+    def _move(self, parameters: Tensor, gradient: Tensor, moments: Sequence[Tensor], number: int) -> None:
         mean, square = moments
         # The fused kernel passes over the memory once; it adds one to the count it is given.
         adam(
@@ -210,11 +248,7 @@ class Adam:
         )
 
 
-Optimiser = Adam | GradientDescent
-"""Moves stacked parameters along a gradient, in place; elementwise, so models never mix. Of each parameter it keeps
-`moments` running averages."""
-
-OPTIMISERS: dict[str, type[Adam] | type[GradientDescent]] = {"adam": Adam, "sgd": GradientDescent}
+OPTIMISERS: dict[str, type[Optimiser]] = {"adam": Adam, "sgd": GradientDescent}
 
 
 def make_optimiser(learner: TorchLearner) -> Optimiser:

@@ -30,6 +30,7 @@ from kinfed.federation import Agent
 from kinfed.learners.neural.build import (
     TYPES,
     Optimiser,
+    Pull,
     build_network,
     make_optimiser,
     seeded_layers,
@@ -117,6 +118,8 @@ class LocalTraining(Question[AnswerSums]):
         The agents that are asked, in the order in which their answers are added up.
     before : AnswerSums
         What others have answered in this epoch.
+    pull : Pull, optional
+        On the models in local training.
     """
 
     method: str
@@ -125,16 +128,20 @@ class LocalTraining(Question[AnswerSums]):
     epoch: int
     places: tuple[int, ...]
     before: AnswerSums
+    pull: Pull | None = None
 
     name = "local-training"
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
-        """The number of the epoch, and models."""
+        """The number of the epoch, models, and what they are pulled to."""
+        settings: dict[str, Any] = {"epoch": self.epoch}
         # Copies: an agent that is late may still read them when the models have moved on.
-        whole = self.parameters.numpy().copy()
+        sent = {"theta": self.parameters.numpy().copy()}
+        if self.pull is not None:
+            settings["pull"], sent["anchors"] = self.pull.strength, self.pull.anchors.numpy()
         listening = {place: self.shares[:, place] > 0 for place in self.places}
         return {
-            place: Message({"epoch": self.epoch}, {"theta": whole if models.all() else whole[models]})
+            place: Message(settings, {name: whole if models.all() else whole[models] for name, whole in sent.items()})
             for place, models in listening.items()
         }
 
@@ -156,7 +163,8 @@ class LocalTraining(Question[AnswerSums]):
             count = len(theta)
             if learner.method == "fedavg":
                 # The agent's rows are a pool of their own: averaging over one agent of weight one gives its change.
-                alone = StackedProblem(stacked, (site.agent.name,), np.ones((count, 1)), np.full(count, -1), site.spec.seed)
+                names, weights, nobody = (site.agent.name,), np.ones((count, 1)), np.full(count, -1)
+                alone = StackedProblem(stacked, names, weights, nobody, site.spec.seed, pull_asked(asked, theta))
                 averaging = FederatedAveraging(
                     alone, pool, make_optimiser(learner), learner.local_epochs, learner.batch_size
                 )
@@ -205,6 +213,16 @@ class LocalTraining(Question[AnswerSums]):
         return AnswerSums(total, loss, heard, missed)
 
 
+def pull_asked(asked: Message, theta: Tensor) -> Pull | None:
+    """What models (L, width) are pulled to while an agent trains them; None for nothing."""
+    if "pull" not in asked.settings:
+        return None
+    anchors = torch.tensor(asked.arrays["anchors"], dtype=theta.dtype)
+    if anchors.shape != theta.shape:
+        raise InputError(f"models of shape {tuple(theta.shape)} cannot be pulled to those of {tuple(anchors.shape)}")
+    return Pull(float(asked.settings["pull"]), anchors)
+
+
 class SiteExchange:
     """An exchange per epoch; models that hear nobody stay as they are.
 
@@ -220,7 +238,7 @@ class SiteExchange:
     asks_sites = True
 
     def __init__(self, problem: StackedProblem, agents: Agents, optimiser: Optimiser, method: str) -> None:
-        self._agents, self._optimiser, self._method = agents, optimiser, method
+        self._problem, self._agents, self._optimiser, self._method = problem, agents, optimiser, method
         self.moments = 0 if method == "fedavg" else optimiser.moments
         # Divided by their sum, as in pooled training: where all answer, sums round alike.
         self._shares = problem.weights / problem.weights.sum(axis=1, keepdims=True)
@@ -242,9 +260,11 @@ class SiteExchange:
 
     def advance(self, state: TrainingState, epoch: int) -> Tensor:
         """Ask everybody of weight above zero, once, and move every model that heard somebody."""
-        sums = AnswerSums.nothing(state.parameters)
+        sums, pull = AnswerSums.nothing(state.parameters), self._problem.pull_on(state.models)
+        # Where sites train, they pull; where they tell gradients, it is done here.
+        asked = (self._method, state.parameters, self._shares, epoch)
         for group in self._groups:
-            sums = self._agents.ask(LocalTraining(self._method, state.parameters, self._shares, epoch, tuple(group), sums))
+            sums = self._agents.ask(LocalTraining(*asked, tuple(group), sums, pull if self._method == "fedavg" else None))
         mean, loss = sums.means()
         moving = sums.heard > 0
         if self._method == "fedavg":
@@ -252,9 +272,12 @@ class SiteExchange:
         else:
             # Each model takes the step that is next for it: those that missed an exchange are behind.
             for number in np.unique(state.steps[moving]).tolist():
-                chosen = torch.from_numpy(np.flatnonzero(moving & (state.steps == number)))
+                places = np.flatnonzero(moving & (state.steps == number))
+                chosen = torch.from_numpy(places)
                 parameters, moments = state.parameters[chosen], [moment[chosen] for moment in state.moments]
-                self._optimiser.step(parameters, mean[chosen], moments, number + 1)
+                self._optimiser.step(
+                    parameters, mean[chosen], moments, number + 1, None if pull is None else pull.on(places)
+                )
                 for whole, moved in zip([state.parameters, *state.moments], [parameters, *moments], strict=True):
                     whole[chosen] = moved
         state.steps += moving

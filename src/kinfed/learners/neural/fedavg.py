@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kinfed.learners.neural.build import Optimiser
+from kinfed.learners.neural.build import Optimiser, Pull
 from kinfed.learners.neural.model_stack import ModelStack
 from kinfed.learners.neural.rows import Block, Pool, Stream, generator, interval_blocks, padded
 from kinfed.learners.neural.training import StackedProblem, TrainingState
@@ -85,21 +85,25 @@ class FederatedAveraging:
         for pairs in self._chunks:
             start = state.parameters[pairs.place]
             models = ModelStack(self._problem.stacked, start.clone())
-            loss = self._whole_steps(pairs, models) if orders is None else self._batch_steps(pairs, models, orders)
+            pull = self._problem.pull_on(state.models[pairs.place.numpy()])
+            if orders is None:
+                loss = self._whole_steps(pairs, models, pull)
+            else:
+                loss = self._batch_steps(pairs, models, orders, pull)
             change.index_add_(0, pairs.place, (models.parameters - start).mul_(pairs.weight[:, None]))
             losses.index_add_(0, pairs.place, loss * pairs.weight)
         return change, losses
 
-    def _whole_steps(self, pairs: _Pairs, models: ModelStack) -> Tensor:
+    def _whole_steps(self, pairs: _Pairs, models: ModelStack, pull: Pull | None) -> Tensor:
         cost, moments = self._problem.stacked.cost, self._fresh_moments(models)
         losses = torch.zeros(len(pairs.place), dtype=models.parameters.dtype)
         for epoch in range(self._local_epochs):
             for number, block in enumerate(interval_blocks(self._pool, pairs.first, pairs.count, cost)):
                 losses[: len(block.X)] += models.add_gradient(*block, fresh=number == 0)
-            self._optimiser.step(models.parameters, models.gradient, moments, epoch + 1)
+            self._optimiser.step(models.parameters, models.gradient, moments, epoch + 1, pull)
         return losses / self._local_epochs
 
-    def _batch_steps(self, pairs: _Pairs, models: ModelStack, orders: Tensor) -> Tensor:
+    def _batch_steps(self, pairs: _Pairs, models: ModelStack, orders: Tensor, pull: Pull | None) -> Tensor:
         pool, batch = self._pool, int(self._batch_size or 0)
         moments = self._fresh_moments(models)
         losses = torch.zeros(len(pairs.place), dtype=models.parameters.dtype)
@@ -114,8 +118,13 @@ class FederatedAveraging:
             inside = (places < pairs.count[:active, None]).to(losses.dtype)
             block = Block.of(pool, rows, inside / inside.sum(1, keepdim=True))
             losses[:active] += models.add_gradient(*block, fresh=True)
+            at_work = slice(active)
             self._optimiser.step(
-                models.parameters[:active], models.gradient[:active], [moment[:active] for moment in moments], step + 1
+                models.parameters[at_work],
+                models.gradient[at_work],
+                [moment[at_work] for moment in moments],
+                step + 1,
+                None if pull is None else pull.on(at_work),
             )
         return losses / (steps * self._local_epochs)
 

@@ -24,6 +24,7 @@ from kinfed.learners.neural.build import (
     OPTIMISERS,
     TYPES,
     ModuleFactory,
+    Pull,
     build_network,
     make_optimiser,
     torch_threads,
@@ -79,6 +80,9 @@ class TorchLearner:
     warm_start : mapping or TorchModels, optional
         Parameters to start from: arrays by name as in `TorchModels.parameters`, stacked with one row or one per row of the
         weights; or models with as many rows.
+    proximal : float
+        :math:`\mu` of a pull back to where training starts, :math:`(\mu / 2) |\theta - \theta_0|^2` beside the risk. On own
+        rows alone, from a common model, that is Ditto.
     method : {"weighted-risk", "fedavg"}
         "fedavg": in each of `rounds` rounds every agent trains each target's model it has a weight for, for `local_epochs`
         epochs on its own rows with a fresh optimiser, and the targets average:
@@ -112,6 +116,7 @@ class TorchLearner:
     patience: int | None = None
     validation_share: float = 0.2
     warm_start: Mapping[str, Any] | TorchModels | None = field(default=None, metadata={"predicts": False})
+    proximal: float = 0.0
     method: Literal["weighted-risk", "fedavg"] = "weighted-risk"
     rounds: int = 20
     local_epochs: int = 1
@@ -131,6 +136,7 @@ class TorchLearner:
             raise InputError("class_weight is for a classification; leave it out, or weigh rows by sample_weight")
         positive(self.learning_rate, "learning_rate")
         nonnegative(self.weight_decay, "weight_decay")
+        nonnegative(self.proximal, "proximal")
         for name in ("epochs", "rounds", "local_epochs", "threads"):
             positive_integer(getattr(self, name), name)
         for name in ("batch_size", "steps_per_epoch", "patience"):
@@ -160,10 +166,11 @@ class TorchLearner:
         """Epochs, or rounds of "fedavg", of a whole training."""
         return self.rounds if self.method == "fedavg" else self.epochs
 
-    def trained_for(self, share: float, start: TorchModels | None = None) -> TorchLearner:
-        """The same learner for a share of its epochs (rounds), from the parameters of other models, without `patience`."""
+    def trained_for(self, share: float, start: TorchModels | None = None, pull: float = 0.0) -> TorchLearner:
+        """The same learner for a share of its epochs (rounds), from and pulled to other models, without `patience`."""
         length: dict[str, Any] = {"rounds" if self.method == "fedavg" else "epochs": max(1, round(share * self.length))}
-        return replace(self, **length, warm_start=self.warm_start if start is None else start, patience=None)
+        begin = self.warm_start if start is None else start
+        return replace(self, **length, warm_start=begin, proximal=pull or self.proximal, patience=None)
 
     def fit(
         self,
@@ -222,15 +229,18 @@ class TorchLearner:
             own = own_agents(targets, len(matrix), spec.names, None if stopping is None else stopping.held_out)
             model_of, first = distinct_models(matrix, start, own)
 
+            def begin() -> Tensor:
+                return start[first] if len(start) > 1 else start.expand(len(first), -1)
+
             def parts() -> tuple[StackedProblem, TrainingMethod, Store]:
-                problem = StackedProblem(stacked, spec.names, matrix[first], own[first], spec.seed)
+                pull = Pull(float(self.proximal), begin()) if self.proximal else None
+                problem = StackedProblem(stacked, spec.names, matrix[first], own[first], spec.seed, pull)
                 rows_of = (matrix, own[first], model_of)
                 made_with = {} if checkpoint is None else self._made_with(agents, pool, stacked, start, rows_of)
                 return problem, self._method(problem, pool, agents), Store(without_lost(checkpoint, agents), made_with)
 
             problem, method, store = parts()
-            begin = start[first] if len(start) > 1 else start.expand(len(first), -1)
-            training = Training(problem, method, begin, self.length, store, stopping)
+            training = Training(problem, method, begin(), self.length, store, stopping)
             finished = copy.deepcopy(stacked.module).eval()
 
             def models() -> TorchModels:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kinfed.checkpoint import Kept, Store
 from kinfed.errors import InputError
-from kinfed.learners.neural.build import seeded_layers
+from kinfed.learners.neural.build import Pull, seeded_layers
 from kinfed.learners.neural.model_stack import ModelStack, StackedModule
 from kinfed.learners.neural.models import History
 from kinfed.learners.neural.rows import Pool, Stream, interval_blocks, torch_seed
@@ -39,6 +39,8 @@ class StackedProblem:
     own : array of shape (U,)
         The agent model u holds rows out of, to tell when to stop; -1 for none.
     seed : int
+    pull : Pull, optional
+        Of all U models.
     """
 
     stacked: StackedModule
@@ -46,6 +48,11 @@ class StackedProblem:
     weights: NDArray[np.float64]
     own: NDArray[np.int64]
     seed: int
+    pull: Pull | None = None
+
+    def pull_on(self, models: NDArray[np.int64]) -> Pull | None:
+        """The pull on the models of these numbers."""
+        return None if self.pull is None else self.pull.on(models)
 
 
 @dataclass(eq=False)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kinfed.learners.neural.build import Optimiser
+from kinfed.learners.neural.build import Optimiser, Pull
 from kinfed.learners.neural.model_stack import Cost, ModelStack
 from kinfed.learners.neural.rows import Block, Pool, Stream, generator, padded
 from kinfed.learners.neural.training import StackedProblem, TrainingState
@@ -37,7 +37,7 @@ class FullBatch:
 
     def __init__(self, problem: StackedProblem, pool: Pool, optimiser: Optimiser) -> None:
         self._problem, self._pool, self._optimiser = problem, pool, optimiser
-        self._chunks: list[tuple[slice, ModelStack, MixtureChunk, tuple[Block, ...] | None]] = []
+        self._chunks: list[tuple[slice, ModelStack, Pull | None, MixtureChunk, tuple[Block, ...] | None]] = []
         self.moments = optimiser.moments
 
     def prepare(self, state: TrainingState) -> None:
@@ -50,18 +50,19 @@ class FullBatch:
             place = slice(start, start + len(chunk.models))
             kept += chunk.n_rows * pool.X.shape[1]
             blocks = tuple(chunk.blocks(pool, stacked.cost)) if kept <= _KEPT else None
-            self._chunks.append((place, ModelStack(stacked, state.parameters[place]), chunk, blocks))
+            models = ModelStack(stacked, state.parameters[place])
+            self._chunks.append((place, models, self._problem.pull_on(chunk.models), chunk, blocks))
             start = place.stop
 
     def advance(self, state: TrainingState, epoch: int) -> Tensor:
         """Take one step on the weighted risk of every model, over all rows."""
         risks = torch.zeros(len(state.models), dtype=state.parameters.dtype)
         state.steps += 1
-        for place, models, chunk, kept in self._chunks:
+        for place, models, pull, chunk, kept in self._chunks:
             for number, block in enumerate(kept or chunk.blocks(self._pool, self._problem.stacked.cost)):
                 risks[place][: len(block.X)] += models.add_gradient(*block, fresh=number == 0)
             moments = [moment[place] for moment in state.moments]
-            self._optimiser.step(models.parameters, models.gradient, moments, int(state.steps[0]))
+            self._optimiser.step(models.parameters, models.gradient, moments, int(state.steps[0]), pull)
         return risks
 
 
@@ -99,11 +100,11 @@ class MiniBatch:
             chosen = state.models[place]
             weights, own = torch.from_numpy(problem.weights[chosen]), torch.from_numpy(problem.own[chosen])
             drawn = mixture_rows(uniforms, weights, own, pool).view(len(chosen), self._steps, batch)
-            moments = [moment[place] for moment in state.moments]
+            moments, pull = [moment[place] for moment in state.moments], problem.pull_on(chosen)
             equal = torch.full((len(chosen), batch), 1 / batch, dtype=dtype)
             for step, rows in enumerate(drawn.transpose(0, 1).contiguous()):
                 losses[place] += models.add_gradient(*Block.of(pool, rows, equal), fresh=True)
-                self._optimiser.step(models.parameters, models.gradient, moments, before + step + 1)
+                self._optimiser.step(models.parameters, models.gradient, moments, before + step + 1, pull)
         state.steps += self._steps
         return losses / self._steps
 

@@ -126,7 +126,9 @@ def calibrate(
         else:
             judged = halve_by_agents(halving, learner, candidates, seed, report)
     plans = [one.plan for one in judged.candidates]
-    simple = [one.base in (LOCAL, GRAND_MEAN) and not one.own and not one.plan.warm for one in judged.candidates]
+    simple = [
+        one.base in (LOCAL, GRAND_MEAN) and not (one.own or one.plan.warm or one.plan.own) for one in judged.candidates
+    ]
     choice = choose(judged.scores, judged.local, neighbours(judged.candidates), simple, plans, seed, shared=at_home)
     return Calibration(
         judged.candidates,

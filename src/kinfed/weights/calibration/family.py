@@ -263,7 +263,8 @@ class Calibration:
     @property
     def common(self) -> int | None:
         """The best candidate that trains one common model for all; None if there is none."""
-        found = [place for place, one in enumerate(self.candidates) if one.base == GRAND_MEAN and not one.own]
+        all_alike = [one.base == GRAND_MEAN and not (one.own or one.plan.own) for one in self.candidates]
+        found = np.flatnonzero(all_alike).tolist()
         return min(found, key=self._score, default=None)
 
     @property

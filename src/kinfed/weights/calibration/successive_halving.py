@@ -5,7 +5,8 @@ Every agent of enough points sets one fifth of them aside, once. What is spared 
 * A learner that goes step by step (networks) also has its start and its number of steps to choose. All soft weights start
   from a common model: everyone for a short while, the best for longer, the very best to the end. That one, learning alone,
   and candidates that cost few models (clusters, the grand mean) also train from scratch. Looks along the way make every
-  length a candidate, and a training that has nothing left to win is given up.
+  length a candidate, and a training that has nothing left to win is given up. In the end the best models go on for a
+  while on every target's own rows, freely (fine-tuning) and pulled back to where they were.
 * Any other learner trains the candidates for some of the agents, and the best one for all of them, beside learning alone
   and the grand mean.
 """
@@ -45,6 +46,9 @@ PATIENCE, WORSE = 0.1, 1.05
 
 HALFWAY, HOPELESS = 0.5, 2.0
 """From this share of the length on, also one whose scores are that many times the best of all."""
+
+OWN_ROWS, PULLS = 0.25, (0.0, 0.1, 1.0)
+"""How long the best models go on with own rows alone, and with which pulls back to where they were; zero is fine-tuning."""
 
 BUDGET = 5.0
 """Trainings, of one model per agent, that halving over agents may cost."""
@@ -95,17 +99,22 @@ class Halving:
         """Mean score of a candidate over the agents who tried it."""
         return float(np.mean(list(self._means[candidate].values())))
 
+    @property
+    def scored(self) -> list[Candidate]:
+        """Every candidate that was scored so far."""
+        return list(self._means)
+
     def best(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
         """The candidates of the smallest mean score; of those that differ by rounding alone, the first."""
         return sorted(candidates, key=lambda candidate: float(f"{self.mean(candidate):.9g}"))[:count]
 
     def least(self) -> float:
         """The smallest mean score so far."""
-        return min(self.mean(candidate) for candidate in self._means)
+        return min(self.mean(candidate) for candidate in self.scored)
 
     def judged(self) -> Judged:
         """Every candidate that was scored so far, with its scores."""
-        candidates = tuple(self._means)
+        candidates = tuple(self.scored)
         return Judged(candidates, self.jury.tally(candidates))
 
 
@@ -159,17 +168,30 @@ def halve_by_steps(halving: Halving, learner: StepwiseLearner, candidates: Seque
     ]
     soft = [candidate for candidate in candidates if candidate not in shared]
     start = common_model(learner, halving.view, checkpoint=halving.store.below("common model"))
-    report(1, 7)
+    report(1, 8)
 
-    def run(some: Sequence[Candidate], share: float, warm: bool) -> list[Candidate]:
-        """Train, look on the way, give up when nothing is left to win, and return the candidates at the last look."""
+    def train(one: StepwiseLearner, rows: Array, **how: Any) -> Models:
+        targets = np.tile(halving.judges, len(rows) // len(halving.judges))
+        return fit_for_targets(one, halving.view.labelled("calibration"), rows, targets, **how)
+
+    def run(
+        some: Sequence[Candidate], share: float, warm: bool = False, kin: Models | None = None, pull: float = 0.0
+    ) -> list[Candidate]:
+        """Train, look on the way, give up when nothing is left to win, and return the candidates at the last look.
+
+        With models of `kin`, those of one candidate, these go on by themselves.
+        """
         # Steps as `trained_for` counts them, so that a candidate is trained as long as it was when it was scored.
         looks = {max(1, round(look * learner.length)): look for look in (*LOOKS, share) if look <= share}
-        at = {done: [replace(one, plan=Plan(warm, look)) for one in some] for done, look in sorted(looks.items())}
+
+        def planned(one: Candidate, look: float) -> Candidate:
+            return replace(one, plan=Plan(warm, look) if kin is None else replace(one.plan, own=look, pull=pull))
+
+        at = {done: [planned(one, look) for one in some] for done, look in sorted(looks.items())}
         stage = halving.stage(at, halving.judges)
         if not stage.known:
             stage.forget_training()  # it would go on after looks that are not known
-        levels: list[float] = []
+        levels = [] if kin is None else [halving.mean(one) for one in some]
         last: list[Candidate] = []
 
         def look(done: int, models: Any) -> None:
@@ -181,20 +203,19 @@ def halve_by_steps(halving: Halving, learner: StepwiseLearner, candidates: Seque
             stage.hear(done)
             last[:] = at[done]
             levels.append(min(halving.mean(candidate) for candidate in last))
-            overdone = looks[done] >= PATIENCE and levels[-1] > WORSE * min(levels)
+            overdone = (kin is not None or looks[done] >= PATIENCE) and levels[-1] > WORSE * min(levels)
             if overdone or (looks[done] >= HALFWAY and levels[-1] > HOPELESS * halving.least()):
                 raise _EnoughSeenError
 
-        trained = learner.trained_for(share, start if warm else None)
+        begin = kin if kin is not None else start if warm else None
+        weighed = some if kin is None else [Candidate(LOCAL)]
         with suppress(_EnoughSeenError):
             for done in list(stage.known):
                 hear(done)
             if last != at[max(at)]:
-                fit_for_targets(
-                    trained,
-                    halving.view.labelled("calibration"),
-                    halving.rows(some, halving.judges),
-                    np.tile(halving.judges, len(some)),
+                train(
+                    learner.trained_for(share, begin, pull),
+                    halving.rows(weighed, halving.judges),
                     monitor=look,
                     monitor_every=gcd(*looks),
                     checkpoint=stage.training,
@@ -203,19 +224,25 @@ def halve_by_steps(halving: Halving, learner: StepwiseLearner, candidates: Seque
         return last
 
     begun = run(soft, SHORT, warm=True)
-    report(2, 7)
+    report(2, 8)
     ahead = run(halving.best(begun, KEPT), LONGER, warm=True)
-    report(3, 7)
+    report(3, 8)
     best = halving.best(ahead, 1)
     run(best, 1.0, warm=True)
-    report(4, 7)
+    report(4, 8)
     run(shared, 1.0, warm=False)
-    report(5, 7)
+    report(5, 8)
     if best[0].base != LOCAL:
         run(best, 1.0, warm=False)
-    report(6, 7)
+    report(6, 8)
     run([Candidate(LOCAL)], 1.0, warm=False)
-    report(7, 7)
+    report(7, 8)
+    (found,) = halving.best([one for one in halving.scored if one.base != LOCAL], 1)
+    chosen = learner.trained_for(found.plan.share, start if found.plan.warm else None)
+    kin = train(chosen, halving.rows([found], halving.judges), checkpoint=halving.store.below("kin"))
+    for pull in PULLS:
+        run([found], OWN_ROWS, kin=kin, pull=pull)
+    report(8, 8)
     return halving.judged()
 
 
