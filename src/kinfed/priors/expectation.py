@@ -175,7 +175,7 @@ def predicted(
         ends = (1 - level) / 2, (1 + level) / 2
         loss, doubt = _losses(told, judges)
         saving = _savings(told, judges, loss, classes)
-        for k in np.flatnonzero(np.isfinite(told.final).all(axis=1)):
+        for k in np.flatnonzero(np.isfinite(told.final).all(axis=1)).tolist():
             likely, above = _posterior(told.final[k], saving, k, loss[k], doubt[k])
             found[:, k] = likely.mean(), likely.std(), *np.quantile(likely, ends), above
     found[:, list(quiet)] = 0.0
@@ -185,7 +185,8 @@ def predicted(
         independent = float(np.square(error).sum()) / len(gain) ** 2
         spread = float(np.sqrt(ALIKE * error.mean() ** 2 + (1 - ALIKE) * independent))
     half = float(stats.norm.ppf((1 + level) / 2)) * spread
-    return ExpectedGain(names, *found[:4], level, found[4], mean, (mean - half, mean + half))
+    low, high, probability = found[2:]
+    return ExpectedGain(names, *found[:2], low, high, level, probability, mean, (mean - half, mean + half))
 
 
 def _posterior(final: Array, saving: Saving, k: int, loss: float, doubt: float) -> tuple[Array, float]:
