@@ -185,8 +185,8 @@ def predicted(
         independent = float(np.square(error).sum()) / len(gain) ** 2
         spread = float(np.sqrt(ALIKE * error.mean() ** 2 + (1 - ALIKE) * independent))
     half = float(stats.norm.ppf((1 + level) / 2)) * spread
-    low, high, probability = found[2:]
-    return ExpectedGain(names, *found[:2], low, high, level, probability, mean, (mean - half, mean + half))
+    means, errors, low, high, probability = found
+    return ExpectedGain(names, means, errors, low, high, level, probability, mean, (mean - half, mean + half))
 
 
 def _posterior(final: Array, saving: Saving, k: int, loss: float, doubt: float) -> tuple[Array, float]:
