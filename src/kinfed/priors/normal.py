@@ -77,7 +77,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Priors:
-    r"""M members.
+    r"""What M members say of coefficients before rows are seen.
 
     Attributes
     ----------

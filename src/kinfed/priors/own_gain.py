@@ -125,7 +125,7 @@ class OwnGain(Question[OwnGains]):
         return Message({"rows": len(seen)}, arrays)
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
-        """Ten numbers."""
+        """Ten numbers, in two arrays."""
         return {"judged": ArraySpec((len(JUDGED),), gaps=True), "final": ArraySpec((len(FINAL),))}
 
     def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
