@@ -21,7 +21,7 @@ from random_coefficients import evidence_of, last_is_intercept, random_agents
 
 
 def fitted(rows, kind="full", clusters=1, **options):
-    wanted = {"shrink": False, "tolerance": 1e-10, "most": 3000, **options}
+    wanted = {"shrink": False, "restricted": False, "tolerance": 1e-10, "most": 3000, **options}
     return fit_random_coefficients(
         evidence_of(rows), kind, clusters, intercepts=last_is_intercept(rows[0][0].shape[1]), **wanted
     )
@@ -69,6 +69,33 @@ def test_random_coefficients_are_those_of_a_mixed_model():
     np.testing.assert_allclose(ours.means - ours.centres[0], effects, atol=5e-3)
     # Fixed effects have the covariance of generalised least squares.
     np.testing.assert_allclose(ours.noise * ours.uncertainty[0], theirs.cov_params()[:3, :3], rtol=1e-2, atol=1e-4)
+
+
+def test_restricted_likelihood_is_that_of_a_mixed_model():
+    """Nine agents: restricted and plain maximum likelihood differ by more than the tolerance."""
+    rows = random_agents([9, 12, 15] * 3, seed=3)
+    X, y = np.concatenate([X for X, _ in rows]), np.concatenate([y for _, y in rows])
+    agents = np.repeat(np.arange(len(rows)), [len(y) for _, y in rows])
+    theirs = MixedLM(y, X, agents, exog_re=X).fit(reml=True, method=["bfgs", "cg"], gtol=1e-8)
+    assert theirs.converged
+    ours, plain = fitted(rows, restricted=True), fitted(rows)
+    np.testing.assert_allclose(ours.noise, theirs.scale, rtol=2e-3)
+    np.testing.assert_allclose(ours.noise * ours.spread, theirs.cov_re, rtol=2e-2, atol=4e-3)
+    np.testing.assert_allclose(ours.centres[0], theirs.fe_params, atol=2e-3)
+    assert np.abs(plain.noise * plain.spread - theirs.cov_re).max() > 2e-2
+
+
+@pytest.mark.parametrize("kind", ["isotropic", "diagonal", "full"])
+def test_variances_that_tend_to_zero_get_there(kind):
+    """Agents that are alike in all but their intercepts: plain EM would need thousands of iterations."""
+    rng = np.random.default_rng(0)
+    designs = [np.column_stack([rng.standard_normal((12, 2)), np.ones(12)]) for _ in range(40)]
+    rows = [(X, X @ np.array([1.0, -1.0, rng.standard_normal()]) + rng.standard_normal(12)) for X in designs]
+    usual = fit_random_coefficients(evidence_of(rows), kind, intercepts=last_is_intercept(3))
+    ended = fit_random_coefficients(evidence_of(rows), kind, intercepts=last_is_intercept(3), tolerance=1e-9, most=5000)
+    assert usual.iterations < 60
+    assert usual.log_likelihood > ended.log_likelihood - 0.01 * len(rows)
+    np.testing.assert_allclose(usual.centres, ended.centres, atol=5e-3)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from kinfed.federation import Agent, Federation
 from kinfed.learners import make_learner
 from kinfed.methods.base import MethodContext
 from kinfed.methods.stacked import Crosswise, Stacked
-from kinfed.priors.family import CLUSTERED, FAMILY, KIN, RANDOM, Member
+from kinfed.priors.family import CLUSTERED, FAMILY, KIN, RANDOM, Member, margins
 from kinfed.priors.judging import OutOfFold, agent_groups, out_of_fold_scores, told
 from kinfed.priors.stacking import simplex_minimum, stacked_shares
 from kinfed.splitting import deal_rows
@@ -109,6 +109,34 @@ def test_a_member_that_is_best_for_everybody_has_nearly_all(quadratic):
     assert stack.shares[0] > 0.95
     assert stack.shares.sum() == pytest.approx(1.0)
     assert len(asked) == 1 if quadratic else len(asked) > 1
+
+
+def test_members_that_are_not_simple_have_to_be_better_by_their_margin():
+    """Two members whose errors are the same but for a factor: the second is 1 % better, its margin more or less."""
+    rng = np.random.default_rng(0)
+    errors = np.repeat(rng.standard_normal((10, 40, 1)), 2, axis=2) * np.sqrt([1.0, 0.99])
+    own = Federation.from_arrays(np.zeros((400, 1)), np.zeros(400), np.repeat(np.arange(10), 40))
+    spec = pooled(own).spec
+
+    def ask(shares):
+        answers = {k: told(own[k], np.arange(40), errors[k][..., None], shares, spec) for k in range(10)}
+        return OutOfFold((), np.arange(10), shares, 1).combine(spec, answers)
+
+    for margin, better in ((0.0, 1), (0.005, 1), (0.02, 0)):
+        for unit in (1.0, 1e6):
+            errors *= np.sqrt(unit)
+            found = stacked_shares(ask, 2, np.arange(2), True, 0, np.array([0.0, margin])).shares
+            assert found[better] > 0.99
+            errors /= np.sqrt(unit)
+
+
+def test_margins_are_of_members_that_are_not_simple_and_vanish_with_data():
+    members = (*RANDOM, Member("local", 1.0), Member("alike", 2), *CLUSTERED)
+    few, many = margins(members, 4, 80, 10), margins(members, 400, 8000, 10)
+    np.testing.assert_allclose(few, 100 * many)
+    assert (few[:3] == 0).all()
+    assert (few[3:] > 0).all()
+    assert (np.diff(few[5:]) > 0).all()
 
 
 @pytest.mark.parametrize("learner", ["ridge", "logistic"])
@@ -212,6 +240,21 @@ def test_runs_are_the_same_wherever_rows_are_and_are_kept(learner, method, tmp_p
 def test_few_agents_have_a_prior_of_kin():
     train, _ = generated()
     kinfed.personalize(train, "ridge", method="kin-prior")
+
+
+def test_nobody_is_its_own_kin():
+    """Among many agents every one begins with a prior that has no component about its own posterior mean."""
+    train, chosen = federation("ridge", 18), make_learner("ridge")
+    agents = pooled(train, chosen)
+    crosswise = Crosswise.of(agents, chosen.quadratics(agents))
+    fitted = crosswise.fitted((*KIN, *RANDOM), 0)
+    priors, of = crosswise.final(fitted, np.array([0, 1]))
+    np.testing.assert_array_equal(of, np.arange(18))
+    for k, one in enumerate(priors):
+        assert one.shares[0, k] == 0
+        assert one.shares[0].sum() == pytest.approx(1.0)
+        np.testing.assert_array_equal(one.shares[1], fitted[-1].priors.shares[1])
+    assert len(crosswise.final(fitted, np.array([1, 2]))[0]) == 1
 
 
 @pytest.mark.parametrize(

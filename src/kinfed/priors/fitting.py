@@ -10,14 +10,17 @@ Agent k's coefficients are :math:`\theta_k \sim \sum_c \pi_c N(\mu_c, \sigma^2 S
     \sigma^2 &= \tfrac1N \sum_k E[|y_k - X_k \theta_k|^2 | y_k] ,
 
 with responsibilities :math:`q_{kc}` of the components, which share S, so that one factor :math:`K_k^{1/2}` for each agent
-serves all. :math:`\mu_c` is the exact maximiser for given S and :math:`\sigma^2` (generalised least squares). Variances
-that tend to zero do so slowly: after every second iteration the logarithms of all variances are extrapolated (squared
-extrapolation of Varadhan and Roland), unless that makes the outcomes less likely. It stops once the likelihood stands
-still. A sum over few agents cannot tell p variances: a diagonal S is drawn towards the
-isotropic one as if by `DIAGONAL_PRIOR` further agents, a full one towards half its diagonal and half the isotropic one as
-if by p (the mode under an inverse Wishart prior); intercepts have a variance of their own in all of them. And where
-columns are many, not even the centres are known well: their slopes have a prior :math:`N(0, \sigma^2 \omega^2 I)` in
-turn, and :math:`\omega^2` is that of largest likelihood.
+serves all. :math:`\mu_c` is the exact maximiser for given S and :math:`\sigma^2` (generalised least squares), and its own
+uncertainty is part of both expectations: the likelihood is the restricted one, in which centres are integrated out. About
+an estimated centre few agents seem closer together than they are. Variances that tend to zero do so slowly: after every
+second iteration the logarithms of all variances are extrapolated (squared extrapolation of Varadhan and Roland), unless
+that makes the outcomes less likely. It stops once the likelihood stands still.
+
+A sum over few agents cannot tell p variances: a diagonal S is drawn towards the isotropic one as if by `DIAGONAL_PRIOR`
+further agents, a full one towards half its diagonal and half the isotropic one as if by p (the mode under an inverse
+Wishart prior); intercepts have a variance of their own in all of them. And where columns are many, not even the centres
+are known well: their slopes have a prior :math:`N(0, \sigma^2 \omega^2 I)` in turn, and :math:`\omega^2` is that of
+largest likelihood.
 """
 
 from __future__ import annotations
@@ -113,6 +116,7 @@ def fit_random_coefficients(
     start: RandomCoefficients | None = None,
     seed: int = 0,
     shrink: bool = True,
+    restricted: bool = True,
     tolerance: float = TOLERANCE,
     most: int = MOST_ITERATIONS,
 ) -> RandomCoefficients:
@@ -135,7 +139,9 @@ def fit_random_coefficients(
         Where to begin, with one cluster; more are sought among the agents' posterior means under it.
     seed : int
     shrink : bool
-        Whether the spread is drawn towards simpler ones; without, it is that of largest likelihood.
+        Whether spread and centres are drawn towards simpler ones; without, they are those of largest likelihood.
+    restricted : bool
+        Whether the likelihood is the restricted one, of which centres are no parameters.
     tolerance, most
         When to stop.
     """
@@ -149,24 +155,20 @@ def fit_random_coefficients(
     shares, centres, variance = found.shares, found.centres, found.noise
     spread = np.diagonal(found.spread).copy() if diagonal else found.spread
     least = np.full(len(intercepts), _LEAST * rows)  # precision of the prior of the centres
-    last, log_likelihood, iteration = -np.inf, -np.inf, 0
+    how = {"evidence": evidence, "counts": counts, "known": noise is not None, "restricted": restricted}
+    last, iteration = -np.inf, 0
     trail, safe = [_logarithms(spread, variance)], None
     for iteration in range(1, most + 1):  # noqa: B007  the number of iterations is told
-        white = _Whitened.of(evidence, spread)
-        logarithms = _log_density(white, evidence, centres, variance, known=noise is not None) + np.log(shares)
-        log_likelihood = _total(logarithms, counts)
-        if safe is not None and not log_likelihood >= last:  # the extrapolation went too far
+        now = _Expected.of(spread, variance, shares, centres, least, **how)  # type: ignore[arg-type]
+        if safe is not None and not now.value >= last:  # the extrapolation went too far
             spread, variance = safe
-            white = _Whitened.of(evidence, spread)
-            logarithms = _log_density(white, evidence, centres, variance, known=noise is not None) + np.log(shares)
-            log_likelihood, trail = _total(logarithms, counts), [_logarithms(spread, variance)]
+            now = _Expected.of(spread, variance, shares, centres, least, **how)  # type: ignore[arg-type]
+            trail = [_logarithms(spread, variance)]
         safe = None
-        if log_likelihood - last < tolerance * counts.sum():
+        if now.value - last < tolerance * counts.sum():
             break
-        last = log_likelihood
-        belongs = counts[:, None] * probabilities(logarithms)
+        last, white, belongs, uncertainty, centres = now.value, now.white, now.belongs, now.uncertainty, now.centres
         shares = (belongs.sum(axis=0) + (clusters > 1)) / (counts.sum() + clusters * (clusters > 1))
-        centres, uncertainty = _centres(white, belongs, least)
         if shrink and not intercepts.all():
             size = np.square(centres) / variance + np.diagonal(uncertainty, axis1=1, axis2=2)
             least = np.where(intercepts, least, np.clip(1.0 / size[:, ~intercepts].mean(), _LEAST * rows, rows))
@@ -185,7 +187,7 @@ def fit_random_coefficients(
         left = np.square(residuals @ white.inverse).sum(axis=2)
         free = evidence.root.shape[1] - np.square(white.inverse).sum(axis=(1, 2))
         total_error = (belongs * (left + evidence.unseen[:, None])).sum() + variance * (counts @ free)
-        if shrink:
+        if restricted:
             more, explained = _of_centres(white, belongs, uncertainty, spread)
             total = total + more
             total_error += variance * explained
@@ -199,15 +201,57 @@ def fit_random_coefficients(
             trail = [_logarithms(spread, variance)]
     if safe is not None:  # nobody looked at the last extrapolation
         spread, variance = safe
-    white = _Whitened.of(evidence, spread)
-    logarithms = _log_density(white, evidence, centres, variance, known=noise is not None) + np.log(shares)
-    belongs = probabilities(logarithms)
-    centres, uncertainty = _centres(white, counts[:, None] * belongs, least)
+    ended = _Expected.of(spread, variance, shares, centres, least, **how)  # type: ignore[arg-type]
+    white, centres, uncertainty = ended.white, ended.centres, ended.uncertainty
+    belongs = probabilities(ended.logarithms)
     residuals = white.residuals(centres) @ white.root
     moved = residuals * spread if diagonal else residuals @ spread
     means = np.einsum("bc,bcp->bp", belongs, centres + moved)
     whole = np.diag(spread) if diagonal else spread
-    return RandomCoefficients(shares, centres, whole, variance, uncertainty, log_likelihood, belongs, means, iteration)
+    told = now.log_likelihood
+    return RandomCoefficients(shares, centres, whole, variance, uncertainty, told, belongs, means, iteration)
+
+
+@dataclass(frozen=True, eq=False)
+class _Expected:
+    """What is known of the agents, given spread, noise and shares: responsibilities (B, C), and centres that follow."""
+
+    white: _Whitened
+    logarithms: Array
+    belongs: Array
+    centres: Array
+    uncertainty: Array
+    log_likelihood: float
+    value: float
+
+    @classmethod
+    def of(
+        cls,
+        spread: Array,
+        variance: float,
+        shares: Array,
+        centres: Array,
+        least: Array,
+        *,
+        evidence: Evidence,
+        counts: Array,
+        known: bool,
+        restricted: bool,
+    ) -> _Expected:
+        r"""With centres of before, and those of generalised least squares.
+
+        `value` is what iterations raise: the log likelihood, or the restricted one, to which the integral over the centres
+        adds :math:`\tfrac12 \sum_c \log |\sigma^2 \operatorname{Cov} \mu_c|`.
+        """
+        white = _Whitened.of(evidence, spread)
+        logarithms = _log_density(white, evidence, centres, variance, known=known) + np.log(shares)
+        belongs = counts[:, None] * probabilities(logarithms)
+        new, uncertainty = _centres(white, belongs, least)
+        found = value = _total(logarithms, counts)
+        if restricted:
+            value += float(np.linalg.slogdet(uncertainty)[1].sum()) / 2
+            value += 0.0 if known else new.size * float(np.log(variance)) / 2
+        return cls(white, logarithms, belongs, new, uncertainty, found, value)
 
 
 def _total(logarithms: Array, counts: Array) -> float:

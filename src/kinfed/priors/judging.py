@@ -24,7 +24,7 @@ from kinfed.backends.wire import ArraySpec, Message
 from kinfed.checkpoint import digest
 from kinfed.federation import Agent
 from kinfed.learners.inputs import own_codes, relative_weights
-from kinfed.learners.linear import PriorLearner, design, log_losses
+from kinfed.learners.linear import PriorLearner, coefficient_count, design, log_losses
 from kinfed.parallel import map_on_cores
 from kinfed.priors.normal import Evidence, Priors, posteriors
 from kinfed.splitting import SMALLEST, deal_rows, derived_seed
@@ -34,6 +34,8 @@ FOLDS = 5
 ENOUGH_ROWS = 2000
 """Small federations deal their folds again until about so many rows were judged."""
 MOST_REPEATS = 5
+LARGE_MODEL = 100
+"""Coefficients from which on folds are dealt once: a model takes their cube."""
 GROUPS, GROUPS_OF_ONE = 5, 16
 """Into how many groups agents are dealt; up to so many agents, each is a group of its own."""
 
@@ -47,7 +49,8 @@ def agent_groups(count: int, seed: int) -> Places:
 
 def repeats_of(spec: TrainingSpec) -> int:
     """How often folds are dealt."""
-    return int(np.clip(-(-ENOUGH_ROWS // max(int(spec.sizes.sum()), 1)), 1, MOST_REPEATS))
+    most = MOST_REPEATS if coefficient_count(spec) < LARGE_MODEL else 1
+    return int(np.clip(-(-ENOUGH_ROWS // max(int(spec.sizes.sum()), 1)), 1, most))
 
 
 @dataclass(frozen=True, eq=False)
