@@ -45,7 +45,7 @@ REPORT = "index.html"
 WEIGHT_FILES = ("weights.csv", "weights-asked.csv", "explanation.csv", "calibration.csv", REPORT, SETTINGS)
 PERSONAL_FILES = (
     *WEIGHT_FILES,
-    *("influence.csv", "members.csv"),
+    *("influence.csv", "members.csv", "expected-gain.csv"),
     *("scores.csv", "traffic.csv", "attendance.csv", "audit.jsonl", "newcomers-*.csv"),
     *("result.json", "result-*.npz", MODELS),
 )
