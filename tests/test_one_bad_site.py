@@ -83,7 +83,7 @@ def others_error(parts, test, without=(), **how):
 # Means of three seeds of twelve sites; the errors of others must not rise by more than three percent.
 @pytest.mark.slow
 @pytest.mark.parametrize("change", SLIPS)
-@pytest.mark.parametrize("rule", ["entropic", "similarity-test"])
+@pytest.mark.parametrize("rule", ["entropic", "similarity-test", "auto"])
 def test_the_others_do_as_well_as_without_the_bad_site(change, rule):
     ratios = []
     for seed in range(3):
@@ -196,7 +196,7 @@ def test_calibration_at_sites_is_that_of_pooled_rows(change, learner):
         middle = np.median(np.concatenate([y for _, y in parts]))
         parts, test = ([(X, (y > middle).astype(int)) for X, y in some] for some in (parts, test))
     both = [
-        kinfed.personalize(federation(parts), test=federation(test), learner=learner, backend=backend)
+        kinfed.personalize(federation(parts), learner, "calibrated", federation(test), backend=backend)
         for backend in ("pooled", "sites")
     ]
     equal_results(*both, 1e-7)

@@ -126,7 +126,8 @@ class OwnPenalties(Question[Judged]):
     def answer(cls, site: SiteView, asked: Message) -> Message:
         """Train without each fold, and tell mean losses."""
         others, place, repeats = read_quadratics(asked.arrays), asked.settings["place"], asked.settings["repeats"]
-        return _told(site.own, others, asked.arrays["row"], place, repeats, site.learner, site.spec)
+        # As others learn from its rows, far cells held: what it tells decides for all.
+        return _told(site.agent, others, asked.arrays["row"], place, repeats, site.learner, site.spec)
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
         """A mean loss for every ratio."""

@@ -114,7 +114,7 @@ class OutOfFold(Question[Judged]):
     def answer(cls, site: SiteView, asked: Message) -> Message:
         """Judge, and tell means; predictions of single rows stay here, for the next shares."""
         rows, scores = held_out_scores(site, Priors.read(asked.arrays), int(asked.settings["repeats"]))
-        return told(site.own, rows, scores, asked.arrays["at"], site.spec)
+        return told(site.agent, rows, scores, asked.arrays["at"], site.spec)
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
         """Means of losses, and derivatives."""
@@ -159,11 +159,14 @@ def held_out(own: Agent, repeats: int, spec: TrainingSpec) -> list[NDArray[np.bo
 
 
 def held_out_scores(site: SiteView, priors: Priors, repeats: int) -> tuple[NDArray[np.int64], Array]:
-    """Places of the rows judged (N,), and their scores (N, M, K); for classes they are kept for the next question."""
+    """Places of the rows judged (N,), and their scores (N, M, K); for classes they are kept for the next question.
+
+    Rows are judged as others learn from them, far cells held: what an agent tells decides for all.
+    """
     piece = f"{LASTING}scores of {digest(str(repeats), *priors.arrays.values())[:16]}"
     kept = site.state.get(piece)
     if kept is None:
-        kept = out_of_fold_scores(site.own, priors, repeats, site.learner, site.spec)
+        kept = out_of_fold_scores(site.agent, priors, repeats, site.learner, site.spec)
         if site.spec.task == "classification":
             site.state[piece] = kept
     outputs = (kept.shape[1] - 1) // len(priors)

@@ -104,7 +104,8 @@ class OwnGain(Question[OwnGains]):
     def answer(cls, site: SiteView, asked: Message) -> Message:
         """Ten numbers: means over rows, and what models of all rows differ in."""
         priors, shares, typical = Priors.read(asked.arrays), asked.arrays["at"], asked.arrays["typical"]
-        own, spec, learner = site.own, site.spec, site.learner
+        # As others learn from its rows, far cells held: what it tells has a part in what others may expect.
+        own, spec, learner = site.agent, site.spec, site.learner
         final = _differences([own], priors, shares, typical, learner, spec)[0]
         arrays = {"final": final, "judged": np.full(len(JUDGED), np.nan)}
         if len(own) < SMALLEST:
