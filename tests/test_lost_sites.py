@@ -323,7 +323,8 @@ def test_a_killed_server_goes_on_without_those_that_were_lost(kind: str, tmp_pat
 @pytest.mark.slow
 def test_a_calibration_keeps_its_choice_when_an_agent_is_lost() -> None:
     train, test = generated(n_agents=5, n=130)
-    sites = sites_of(train, test, kinfed.make_learner("ridge", penalty=0.01))
+    ridge = kinfed.make_learner("ridge", penalty=0.01)
+    sites = sites_of(train, test, ridge)
 
     class AtTheEnd(Unruly):
         """It dies when the models are trained, after calibration."""
@@ -334,7 +335,7 @@ def test_a_calibration_keeps_its_choice_when_an_agent_is_lost() -> None:
                 self.gone.add("1")
             return super().ask(requests, seconds)
 
-    found = run(AtTheEnd(sites, {}), rule="calibrated", timeouts=SOON)
+    found = run(AtTheEnd(sites, {}), ridge, "calibrated", timeouts=SOON)
     assert list(found.withheld) == [train.names[1]]
     assert found.weights.calibration.describe() == found.asked.calibration.describe()
     left = [0, 2, 3, 4]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinfed.backends.agents import Agents, Places, Question, SiteView, TrainingSpec
 from kinfed.backends.wire import Arrays
+from kinfed.checkpoint import Kept, Store
 from kinfed.learners.base import Learner, Models, packed
 from kinfed.priors.expectation import ExpectedGain
 from kinfed.progress import Progress
 from kinfed.weights import Weights
+
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +61,31 @@ class MethodContext:
         """What to call as ``report(done, total)``."""
         progress = self.progress
         return (lambda done, total: None) if progress is None else (lambda done, total: progress(what, done, total))
+
+
+class KeptAnswers:
+    """Agents who are asked once: what was found of their answers is kept, for a run that is killed and started again.
+
+    Parameters
+    ----------
+    agents : Agents
+    folder : path, optional
+        Where; nothing is kept without one.
+    """
+
+    def __init__(self, agents: Agents, folder: Path | None) -> None:
+        self._agents, self._store, self._asked = agents, Store(folder), Counter[str]()
+
+    def ask(self, question: Question[Record], kind: type[Record]) -> Record:
+        """What is found, a record of arrays of that kind; questions of a name are told apart by their number."""
+        self._asked[question.name] += 1
+        piece = f"{question.name} {self._asked[question.name]}"
+        kept = self._store.load(piece)
+        if kept is None:
+            found = self._agents.ask(question)
+            self._store.save(piece, Kept(arrays=dict(vars(found))))
+            return found
+        return kind(**kept.arrays)
 
 
 class Method(ABC):

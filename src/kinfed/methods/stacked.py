@@ -13,16 +13,17 @@ from kinfed.backends.agents import Agents, Places, Question, TrainingSpec
 from kinfed.learners.base import Learner, Models
 from kinfed.learners.linear import PriorLearner, intercepts
 from kinfed.learners.quadratics import Quadratics
-from kinfed.methods.base import Method, MethodContext
+from kinfed.methods.base import KeptAnswers, Method, MethodContext
 from kinfed.methods.tuning import has_priors, is_tuned
 from kinfed.methods.weighted import GrandMean, Local, Weighted
 from kinfed.parallel import map_on_cores
-from kinfed.priors.expectation import ExpectedGain, expected_gain
+from kinfed.priors.expectation import ExpectedGain, expected_gain, own_gain_question
 from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members, margins
 from kinfed.priors.influence import influence
 from kinfed.priors.judging import Judged, OutOfFold, agent_groups, repeats_of
 from kinfed.priors.normal import Evidence, Priors, posteriors, probabilities
-from kinfed.priors.posterior import OwnPosterior
+from kinfed.priors.own_gain import OwnGains
+from kinfed.priors.posterior import OwnModels, OwnPosterior
 from kinfed.priors.result import Stacking
 from kinfed.priors.stacking import NOTHING, Stack, stacked_shares
 from kinfed.validation import Array
@@ -54,7 +55,8 @@ class Stacked(Method):
         learner = context.learner
         if not has_priors(context) or not isinstance(learner, PriorLearner):
             return None
-        return self.judged(learner, context.agents.labelled("training"), context.reporter("priors"))[-1]
+        agents = context.agents.labelled("training")
+        return self.judged(learner, agents, KeptAnswers(agents, None), context.reporter("priors"))[-1]
 
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
         """Fit the priors crosswise, judge them, stack them, and let every agent find its model."""
@@ -64,12 +66,14 @@ class Stacked(Method):
         agents = context.agents.labelled("training")
         spec, report = agents.spec, context.reporter("priors")
         members = self._members(agents)
-        crosswise, fitted, stack, expected = self.judged(learner, agents, report)
+        answers = KeptAnswers(agents, None if context.checkpoint is None else context.checkpoint / "priors")
+        crosswise, fitted, stack, expected = self.judged(learner, agents, answers, report)
         used = np.flatnonzero(stack.shares > NOTHING)
         shares = stack.shares[used] / stack.shares[used].sum()
-        own = agents.ask(OwnPosterior(*crosswise.final(fitted, used), shares))
+        own = answers.ask(OwnPosterior(*crosswise.final(fitted, used), shares), OwnModels)
         if spec.quiet and any(one.kind != "local" for one in members):  # whoever nobody hears hears nobody
-            alone: Any = Stacked(LOCAL).train(replace(context, found={}), None)
+            folder = None if context.checkpoint is None else context.checkpoint / "alone"
+            alone: Any = Stacked(LOCAL).train(replace(context, found={}, checkpoint=folder), None)
             places = list(spec.quiet)
             own.coefficients[places] = alone.coefficients[places].reshape(len(places), -1)
             own.covariance[places] = alone.covariance[places]
@@ -102,24 +106,26 @@ class Stacked(Method):
         return self.members if len(agents.spec.names) - len(agents.left_out) > 1 else LOCAL
 
     def judged(
-        self, learner: PriorLearner, agents: Agents, report: Callable[[int, int], None]
+        self, learner: PriorLearner, agents: Agents, answers: KeptAnswers, report: Callable[[int, int], None]
     ) -> tuple[Crosswise, list[Fitted], Stack, ExpectedGain | None]:
         """`judged_members`, and what agents may expect to gain over learning alone; None for who learns alone."""
         members = self._members(agents)
         kinds = [one.kind == "local" for one in members]
         beside = () if all(kinds) else tuple(one for one in LOCAL if one not in members)
-        crosswise, fitted, stack = judged_members(members, learner, agents, report, beside)
+        crosswise, fitted, stack = judged_members(members, learner, agents, answers, report, beside)
         if all(kinds) or (crosswise.voices > 0).sum() < 2:
             return crosswise, fitted, stack, None
         places = np.flatnonzero([*kinds, *(True for _ in beside)]), np.arange(len(members))
         outside = [one.priors for one in fitted[:-1]]
-        return crosswise, fitted, stack, expected_gain(agents, outside, crosswise.groups, crosswise.evidence, stack, places)
+        asked = own_gain_question(agents.spec, outside, crosswise.groups, crosswise.evidence, stack, places)
+        return crosswise, fitted, stack, expected_gain(answers.ask(asked, OwnGains), agents.spec)
 
 
 def judged_members(
     members: tuple[Member, ...],
     learner: PriorLearner,
     agents: Agents,
+    answers: KeptAnswers,
     report: Callable[[int, int], None],
     beside: tuple[Member, ...] = (),
 ) -> tuple[Crosswise, list[Fitted], Stack]:
@@ -143,7 +149,7 @@ def judged_members(
         return np.append(shares, np.zeros(len(beside)))
 
     def ask(shares: Array) -> Judged:
-        found = agents.ask(OutOfFold(outside, crosswise.groups, padded(shares), repeats))
+        found = answers.ask(OutOfFold(outside, crosswise.groups, padded(shares), repeats), Judged)
         told.append(replace(found, n=found.n * heard))
         return told[-1].of_members(np.arange(count)).of_agents(crosswise.order)
 
@@ -176,7 +182,8 @@ class TunedGrandMean(GrandMean):
         if not is_tuned(context) or not isinstance(learner, PriorLearner):
             return super().train(context, weights)
         agents = context.agents.labelled("training")
-        _, fitted, stack = judged_members(COMMON, learner, agents, context.reporter("one common model"))
+        answers = KeptAnswers(agents, None if context.checkpoint is None else context.checkpoint / "priors")
+        _, fitted, stack = judged_members(COMMON, learner, agents, answers, context.reporter("one common model"))
         theta = stack.shares @ fitted[-1].priors.centres[:, 0]
         return learner.linear_models(np.tile(theta, (len(agents.spec.names), 1)), agents.spec, None, None)
 

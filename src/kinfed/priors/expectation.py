@@ -34,7 +34,7 @@ import pandas
 from numpy.typing import NDArray
 from scipy import stats
 
-from kinfed.backends.agents import Agents, Places
+from kinfed.backends.agents import Places, TrainingSpec
 from kinfed.priors.judging import repeats_of
 from kinfed.priors.normal import Evidence, Priors
 from kinfed.priors.own_gain import FINAL, JUDGED, OwnGain, OwnGains, typical_rows
@@ -120,14 +120,14 @@ class ExpectedGain:
         )
 
 
-def expected_gain(
-    agents: Agents, priors: Sequence[Priors], groups: Places, evidence: Evidence, stack: Stack, kinds: Sequence[Places]
-) -> ExpectedGain:
-    """Ask everybody once more, and predict.
+def own_gain_question(
+    spec: TrainingSpec, priors: Sequence[Priors], groups: Places, evidence: Evidence, stack: Stack, kinds: Sequence[Places]
+) -> OwnGain:
+    """What everybody is asked once more, so that `expected_gain` can predict.
 
     Parameters
     ----------
-    agents : Agents
+    spec : TrainingSpec
     priors : sequence of Priors
         Of every group, without its agents, of all members that were judged.
     groups : array of int of shape (B,)
@@ -138,15 +138,18 @@ def expected_gain(
     kinds : two arrays of int
         Places of the members that learn alone, and of those that may share in personal models.
     """
-    spec = agents.spec
     quadratic = spec.task == "regression"
     shares = np.array([shares_without(groups == one, stack, kinds, quadratic, spec.seed) for one in range(len(priors))])
     # For classes, scores of all members are kept where the rows are.
     used = np.flatnonzero((shares > NOTHING).any(axis=(0, 1))) if quadratic else np.arange(shares.shape[2])
     shares = shares[..., used] / shares[..., used].sum(axis=2, keepdims=True)
     chosen = tuple(one.select(used) for one in priors)
-    told = agents.ask(OwnGain(chosen, groups, shares, typical_rows(evidence, spec), repeats_of(spec)))
-    return predicted(told, spec.names, not quadratic, quiet=spec.quiet)
+    return OwnGain(chosen, groups, shares, typical_rows(evidence, spec), repeats_of(spec))
+
+
+def expected_gain(told: OwnGains, spec: TrainingSpec) -> ExpectedGain:
+    """The posteriors of all agents' gains, from what they told."""
+    return predicted(told, spec.names, spec.task != "regression", quiet=spec.quiet)
 
 
 def shares_without(aside: NDArray[np.bool_], stack: Stack, kinds: Sequence[Places], quadratic: bool, seed: int) -> Array:
