@@ -190,7 +190,8 @@ class Weighting:
             method = f"method {self.settings.method}{given}"
             if self.stacking is None:
                 return [*done, method, *learner]
-            return [*done, f"{method}: priors of coefficients, combined by losses on rows held out", str(self.stacking), *learner]
+            method += ": priors of coefficients, combined by losses on rows held out"
+            return [*done, method, str(self.stacking), *learner]
         rule, calibration = self.weighed.rule, self.weighed.calibration
         return [
             *self.notes,
