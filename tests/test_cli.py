@@ -186,8 +186,8 @@ def test_priors_have_files_words_and_a_report(kinfed_here, tmp_path, backend):
     assert (code, wrong) == (0, "")
     lines = told.splitlines()
     assert lines[-1] == (
-        "Who speaks in whose model is in p/influence.csv, the priors are in p/members.csv, what agents may expect to gain is "
-        "in p/expected-gain.csv, and the report is p/index.html."
+        "Who speaks in whose model is in p/influence.csv, the priors are in p/members.csv, what agents may expect to gain "
+        "is in p/expected-gain.csv, and the report is p/index.html."
     )
     assert len(lines) == len(set(lines))  # nothing is said twice
     result = kinfed.load(tmp_path / "p")
