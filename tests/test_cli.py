@@ -51,6 +51,8 @@ def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
         assert f"({compared.first_mean / compared.second_mean - 1:+.1%}" in gain
     assert "demo/index.html" in where
     tables = ["influence.csv", "members.csv", "expected-gain.csv"]
+    if result.weighed is not None:
+        tables = ["weights.csv", "explanation.csv", "calibration.csv"]
     matrix = pd.read_csv(tmp_path / "demo" / tables[0], index_col=0)
     assert matrix.shape == (160, 160)
     np.testing.assert_allclose(matrix.sum(axis=1), 1.0)
@@ -184,7 +186,8 @@ def test_priors_have_files_words_and_a_report(kinfed_here, tmp_path, backend):
     assert (code, wrong) == (0, "")
     lines = told.splitlines()
     assert lines[-1] == (
-        "Who speaks in whose model is in p/influence.csv, the priors are in p/members.csv, and the report is p/index.html."
+        "Who speaks in whose model is in p/influence.csv, the priors are in p/members.csv, what agents may expect to gain "
+        "is in p/expected-gain.csv, and the report is p/index.html."
     )
     assert len(lines) == len(set(lines))  # nothing is said twice
     result = kinfed.load(tmp_path / "p")
@@ -213,7 +216,7 @@ def test_json_of_priors_and_of_methods_that_tell_nothing(kinfed_here, tmp_path):
     stacking = kinfed.load(tmp_path / "p").stacking
     assert document["influence"]["median own influence"] == pytest.approx(np.median(stacking.own))
     assert {one["member"]: one["share"] for one in document["stacking"]} == pytest.approx(stacking.table["share"].to_dict())
-    assert {"p/influence.csv", "p/members.csv"} <= set(document["files"])
+    assert {"p/influence.csv", "p/members.csv", "p/expected-gain.csv"} <= set(document["files"])
     assert document["agents"][3]["own influence"] == pytest.approx(stacking.own[3])
     plain = run("--method", "grand-mean", "--out", "q")
     assert (plain["weights"], plain["influence"], plain["stacking"]) == (None, None, None)

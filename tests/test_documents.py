@@ -24,6 +24,7 @@ from kinfed.backends.agents import QUESTIONS
 from kinfed.backends.site import InProcess, sites_of
 from kinfed.cli.application import app
 from kinfed.model import keep_model
+from kinfed.priors.family import MEMBERS
 from pages import ROOT, Stage, commands, differences, inline_commands, pages, steps
 from site_runs import run
 
@@ -84,8 +85,8 @@ def where(command: str) -> str | None:
 
 @pytest.fixture
 def names_stay():
-    """A page may give a rule, a method or a question of its own a name; other tests must not see it."""
-    registries = (kinfed.RULES, kinfed.METHODS, QUESTIONS)
+    """A page may give a rule, a method, a question or a prior of its own a name; other tests must not see it."""
+    registries = (kinfed.RULES, kinfed.METHODS, QUESTIONS, MEMBERS)
     before = [set(one) for one in registries]
     yield
     for registry, known in zip(registries, before, strict=True):

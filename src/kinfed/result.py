@@ -187,8 +187,11 @@ class Weighting:
             learner.insert(0, auto_sentence(target, self.known.classes))
         if self.weighed is None:
             done = (*self.notes, *self.preparation.describe(), *self.known.screening.describe())
-            stacking = [] if self.stacking is None else [str(self.stacking)]
-            return [*done, f"method {self.settings.method}{given}", *stacking, *learner]
+            method = f"method {self.settings.method}{given}"
+            if self.stacking is None:
+                return [*done, method, *learner]
+            method += ": priors of coefficients, combined by losses on rows held out"
+            return [*done, method, str(self.stacking), *learner]
         rule, calibration = self.weighed.rule, self.weighed.calibration
         return [
             *self.notes,
@@ -429,6 +432,7 @@ class Personalization(Weighting):
         lines = [self.warning] if self.warning else []
         lines += [] if self.weighed is None else [repr(self.weighed)]
         lines += [] if self.stacking is None else [str(self.stacking)]
+        lines += [] if self.expected is None else [str(self.expected)]
         lines += [f"agent {name} has no model: it {what}" for name, what in self.withheld.items()]
         told, apart = self.known.screening, "and does not count in the means"
         lines += [f"{why}; it is set aside, learns alone, {apart}" for why in told.aside.values()]

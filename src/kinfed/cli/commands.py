@@ -158,8 +158,8 @@ def _weights(settings: Settings, json: bool, force: bool) -> None:
 def _personalize(settings: Settings, json: bool, force: bool) -> None:
     """A model for every agent, beside learning alone and one common model: models, scores.csv and a report.
 
-    Who speaks in whose model is in influence.csv, and the priors that are combined are in members.csv; where a rule is
-    asked for, its weights are in weights.csv.
+    Who speaks in whose model is in influence.csv, the priors that are combined are in members.csv, and what agents may
+    expect to gain is in expected-gain.csv; where a rule is asked for, its weights are in weights.csv.
 
     An interrupted run that is started again with the same options goes on where it stopped. With --backend sites or flower
     every agent is a site of its own that answers messages: traffic.csv, attendance.csv and audit.jsonl tell what crossed.
@@ -179,13 +179,16 @@ def _personalize(settings: Settings, json: bool, force: bool) -> None:
         print_json(personal_account(result, files_in(out, PERSONAL_FILES), out / REPORT))
         return
     tested = ["Nothing was tested: all rows were trained on."]
+    expected = [] if result.expected is None else [str(result.expected)]
     if result.scored:
-        compared = [one for one in str(result).split("\n") if one not in (result.warning, *result.choices)]
+        said = (result.warning, *result.choices, *expected)
+        compared = [one for one in str(result).split("\n") if one not in said]
         tested = [*compared, gained(result, "an agent", "the agents"), f"Scores are in {out / 'scores.csv'}."]
     say(
         *([result.warning] if result.warning else []),
         *result.choices,
         *([] if result.exchange is None else result.exchange.describe()),
+        *expected,
         *tested,
         f"A model for every agent is in {out / 'models'}; kinfed predict uses them.",
         where_written(result, out),

@@ -34,6 +34,7 @@ from kinfed.errors import InputError
 from kinfed.federation import Federation
 from kinfed.methods import REFERENCES
 from kinfed.predictions import MODELS, folder_of
+from kinfed.priors.expectation import ExpectedGain
 from kinfed.priors.result import Stacking
 from kinfed.result import Personalization, Weighting
 from kinfed.result_files import write_tables
@@ -178,6 +179,8 @@ def where_written(result: Personalization, out: Path) -> str:
     told = [f"weights are in {out / 'weights.csv'}"] if result.weighed is not None else []
     if result.stacking is not None:
         told = [f"who speaks in whose model is in {out / 'influence.csv'}, the priors are in {out / 'members.csv'}"]
+        if result.expected is not None:
+            told = [f"{told[0]}, what agents may expect to gain is in {out / 'expected-gain.csv'}"]
     words = ", and ".join([*told, f"the report is {out / REPORT}"])
     return f"{words[:1].upper()}{words[1:]}."
 
@@ -203,6 +206,7 @@ def personal_account(result: Personalization, files: Sequence[Path], report: Pat
         "weights": None if result.weighed is None else _weights(result.weighed),
         "influence": None if result.stacking is None else _influence(result.stacking),
         "stacking": None if result.stacking is None else _stacking(result.stacking),
+        "expected gain": None if result.expected is None else _expected(result.expected),
         "choices": result.choices,
         "exchange": [] if result.exchange is None else result.exchange.describe(),
         "without a model": result.withheld,
@@ -334,6 +338,15 @@ def _stacking(stacking: Stacking) -> list[dict[str, Any]]:
         {"member": name, "share": share, "out-of-fold loss": loss}
         for name, share, loss in stacking.table.itertuples(name=None)
     ]
+
+
+def _expected(expected: ExpectedGain) -> dict[str, Any]:
+    return {
+        "mean": expected.mean,
+        "interval": expected.interval,
+        "level": expected.level,
+        "agents": _agents(expected.table),
+    }
 
 
 def _agents(frame: pandas.DataFrame) -> list[dict[str, Any]]:

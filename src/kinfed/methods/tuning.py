@@ -58,8 +58,8 @@ def tuning_sentences(found: Mapping[str, Any]) -> list[str]:
     if RATIO not in found:
         return []
     return [
-        f"penalty found by rows held out: {float(found[RATIO]):g} over the number of rows that a model varies as, relative "
-        "to the mean loss"
+        f"penalty found by rows held out: {float(found[RATIO]):g} / n relative to the mean loss, n the effective sample "
+        "size of a model"
     ]
 
 

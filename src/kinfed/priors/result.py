@@ -76,8 +76,8 @@ class Stacking:
         rest = f"; {others} other{'s' * (others > 1)} ({shares.iloc[_NAMED:].sum():.0%})" if others > 0 else ""
         combined = f"one combination of {len(shares)} priors" if len(shares) > 1 else "one prior"
         return (
-            f"{combined} for all agents: {shown}{rest}; own influence on the fitted values, median over agents, "
-            f"{np.median(self.own):.0%}"
+            f"{combined} for all agents: {shown}{rest}; in the median agent its own outcomes have "
+            f"{np.median(self.own):.0%} of the influence on the fitted values"
         )
 
     @property
