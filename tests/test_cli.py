@@ -51,8 +51,6 @@ def test_demo_ends_with_three_sentences_and_its_files(tmp_path):
         assert f"({compared.first_mean / compared.second_mean - 1:+.1%}" in gain
     assert "demo/index.html" in where
     tables = ["influence.csv", "members.csv", "expected-gain.csv"]
-    if result.weighed is not None:
-        tables = ["weights.csv", "explanation.csv", "calibration.csv"]
     matrix = pd.read_csv(tmp_path / "demo" / tables[0], index_col=0)
     assert matrix.shape == (160, 160)
     np.testing.assert_allclose(matrix.sum(axis=1), 1.0)

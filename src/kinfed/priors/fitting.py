@@ -157,7 +157,8 @@ def fit_random_coefficients(
     least = np.full(len(intercepts), _LEAST * rows)  # precision of the prior of the centres
     how = {"evidence": evidence, "counts": counts, "known": noise is not None, "restricted": restricted}
     last, iteration = -np.inf, 0
-    trail, safe = [_logarithms(spread, variance)], None
+    trail = [_logarithms(spread, variance)]
+    safe: tuple[Array, float] | None = None
     for iteration in range(1, most + 1):  # noqa: B007  the number of iterations is told
         now = _Expected.of(spread, variance, shares, centres, least, **how)  # type: ignore[arg-type]
         if safe is not None and not now.value >= last:  # the extrapolation went too far
