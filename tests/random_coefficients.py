@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kinfed.priors.normal import Evidence
+from kinfed.priors.normal import RowMoments
 
 
 def random_agents(sizes, width=3, seed=0, centres=1, deviation=0.7, noise=0.5):
@@ -20,7 +20,7 @@ def random_agents(sizes, width=3, seed=0, centres=1, deviation=0.7, noise=0.5):
 
 def evidence_of(rows):
     """What is told of rows: sums of products."""
-    return Evidence.of(
+    return RowMoments.of(
         np.array([float(len(y)) for _, y in rows]),
         np.array([X.T @ X for X, _ in rows]),
         np.array([X.T @ y for X, y in rows]),

@@ -13,8 +13,8 @@ import kinfed
 from kinfed.federation import Agent
 from kinfed.learners import make_learner
 from kinfed.priors.expectation import LIKELY, ExpectedGain, predicted, shares_without
-from kinfed.priors.judging import Judged
-from kinfed.priors.normal import Evidence
+from kinfed.priors.judging import JudgedMembers
+from kinfed.priors.normal import RowMoments
 from kinfed.priors.own_gain import OwnGain, OwnGains, _of_classes, _of_squares, divergences, typical_rows
 from kinfed.priors.stacking import Stack
 from kinfed.weights.calibration.choice import AgentScores, choose
@@ -94,10 +94,10 @@ def test_typical_rows_have_everybodys_second_moments():
     X = np.concatenate([rng.standard_normal((5, 40, 3)) * [1.0, 2.0, 0.5] + 0.3, np.ones((5, 40, 1))], axis=2)
     moments = X.swapaxes(1, 2) @ X
     mean = moments.sum(axis=0) / 200
-    evidence = Evidence.of(np.full(5, 40.0), moments, np.zeros((5, 4)), np.zeros(5))
+    evidence = RowMoments.of(np.full(5, 40.0), moments, np.zeros((5, 4)), np.zeros(5))
     rows = typical_rows(evidence, spec_of("ridge"))
     np.testing.assert_allclose(rows.T @ rows / len(rows), mean, atol=1e-12)
-    halved = Evidence.of(np.full(5, 40.0), moments * 0.2, np.zeros((5, 4)), np.full(5, np.nan))
+    halved = RowMoments.of(np.full(5, 40.0), moments * 0.2, np.zeros((5, 4)), np.full(5, np.nan))
     drawn = typical_rows(halved, spec_of("logistic"))
     np.testing.assert_array_equal(drawn[:, -1], 1.0)
     np.testing.assert_allclose(drawn.mean(axis=0), mean[-1], atol=1e-12)  # rows are drawn in opposite pairs
@@ -169,7 +169,7 @@ def test_shares_do_not_follow_whom_they_are_for(quadratic):
         own = np.random.default_rng(seed).standard_normal((2, 30, 5))  # agents 4 and 5
         errors = np.concatenate([others, own * 3])
         second = 2 * errors.swapaxes(1, 2) @ errors / 30
-        return Judged(np.full(6, 30.0), np.diagonal(second, axis1=1, axis2=2) / 2, second @ at, second)
+        return JudgedMembers(np.full(6, 30.0), np.diagonal(second, axis1=1, axis2=2) / 2, second @ at, second)
 
     others, at = rng.standard_normal((4, 30, 5)), np.full(5, 0.2)
     aside = np.arange(6) >= 4

@@ -18,10 +18,10 @@ from kinfed.methods.tuning import has_priors, is_tuned
 from kinfed.methods.weighted import GrandMean, Local, Weighted
 from kinfed.parallel import map_on_cores
 from kinfed.priors.expectation import ExpectedGain, expected_gain, own_gain_question
-from kinfed.priors.family import COMMON, LOCAL, Fitted, Member, fit_members, margins
+from kinfed.priors.family import COMMON, LOCAL, FittedMembers, Member, fit_members, margins
 from kinfed.priors.influence import influence
-from kinfed.priors.judging import Judged, OutOfFold, agent_groups, repeats_of
-from kinfed.priors.normal import Evidence, Priors, posteriors, probabilities
+from kinfed.priors.judging import JudgedMembers, OutOfFold, agent_groups, repeats_of
+from kinfed.priors.normal import Priors, RowMoments, posteriors, probabilities
 from kinfed.priors.own_gain import OwnGains
 from kinfed.priors.posterior import OwnModels, OwnPosterior
 from kinfed.priors.result import Stacking
@@ -107,7 +107,7 @@ class Stacked(Method):
 
     def judged(
         self, learner: PriorLearner, agents: Agents, answers: KeptAnswers, report: Callable[[int, int], None]
-    ) -> tuple[Crosswise, list[Fitted], Stack, ExpectedGain | None]:
+    ) -> tuple[Crosswise, list[FittedMembers], Stack, ExpectedGain | None]:
         """`judged_members`, and what agents may expect to gain over learning alone; None for who learns alone."""
         members = self._members(agents)
         kinds = [one.kind == "local" for one in members]
@@ -128,7 +128,7 @@ def judged_members(
     answers: KeptAnswers,
     report: Callable[[int, int], None],
     beside: tuple[Member, ...] = (),
-) -> tuple[Crosswise, list[Fitted], Stack]:
+) -> tuple[Crosswise, list[FittedMembers], Stack]:
     """Everybody's evidence, the members' priors without each group and with everybody, and the members' shares.
 
     Members `beside` these are judged too, and have no share.
@@ -143,13 +143,13 @@ def judged_members(
     local = np.array([one.kind == "local" for one in members])
     heard = ~np.isin(np.arange(len(spec.names)), list(spec.quiet))  # the others do not judge for all
 
-    told: list[Judged] = []
+    told: list[JudgedMembers] = []
 
     def padded(shares: Array) -> Array:
         return np.append(shares, np.zeros(len(beside)))
 
-    def ask(shares: Array) -> Judged:
-        found = answers.ask(OutOfFold(outside, crosswise.groups, padded(shares), repeats), Judged)
+    def ask(shares: Array) -> JudgedMembers:
+        found = answers.ask(OutOfFold(outside, crosswise.groups, padded(shares), repeats), JudgedMembers)
         told.append(replace(found, n=found.n * heard))
         return told[-1].of_members(np.arange(count)).of_agents(crosswise.order)
 
@@ -194,7 +194,7 @@ class Crosswise:
 
     Attributes
     ----------
-    evidence : Evidence
+    evidence : RowMoments
     groups : array of int of shape (B,)
     intercepts : array of bool of shape (p,)
     voices : array of shape (B,)
@@ -204,7 +204,7 @@ class Crosswise:
         Agents by name: what is found does not depend on the order in which they came.
     """
 
-    evidence: Evidence
+    evidence: RowMoments
     groups: Places
     intercepts: NDArray[np.bool_]
     voices: Array
@@ -216,7 +216,7 @@ class Crosswise:
         """From what everybody told."""
         spec, n = agents.spec, quadratics.n
         voices = (n > 0) * (np.ones(len(n)) if spec.voices is None else spec.voices)
-        evidence = Evidence.of(
+        evidence = RowMoments.of(
             n, n[:, None, None] * quadratics.curvature, n[:, None] * quadratics.slope, n * quadratics.noise
         )
         known = None if spec.task == "regression" else 1.0
@@ -233,10 +233,10 @@ class Crosswise:
         """Whether every agent is a group of its own."""
         return int(self.groups.max()) + 1 == len(self.groups)
 
-    def fitted(self, members: tuple[Member, ...], seed: int) -> list[Fitted]:
+    def fitted(self, members: tuple[Member, ...], seed: int) -> list[FittedMembers]:
         """The priors for every group, without its agents; and, last, those of everybody."""
 
-        def one(group: int) -> Fitted:
+        def one(group: int) -> FittedMembers:
             there = self._among((self.groups != group) & (self.voices > 0))
             if not len(there):  # whoever is alone, or hears nobody, knows of itself only
                 there = self._among(self.evidence.n > 0)
@@ -245,7 +245,7 @@ class Crosswise:
 
         return list(map_on_cores(one, [*range(int(self.groups.max()) + 1), -1]))
 
-    def final(self, fitted: list[Fitted], used: Places) -> tuple[tuple[Priors, ...], Places]:
+    def final(self, fitted: list[FittedMembers], used: Places) -> tuple[tuple[Priors, ...], Places]:
         """The priors with which agents find their models, and which of them is whose.
 
         With few agents a target's own rows are a good part of everybody's, and its prior is the one without them. Nor is a
@@ -260,7 +260,7 @@ class Crosswise:
         each = [whole.without(single, component[k]) if k in component else whole for k in range(len(self.groups))]
         return tuple(each), np.arange(len(self.groups))
 
-    def influence(self, fitted: Fitted, used: Places, shares: Array, seed: int) -> Array:
+    def influence(self, fitted: FittedMembers, used: Places, shares: Array, seed: int) -> Array:
         """Who speaks in whose model (B, B), by priors of everybody.
 
         Clusters have no names of their own: whose they are is found for these priors, and not taken from others, such as

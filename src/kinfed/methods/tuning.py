@@ -24,8 +24,7 @@ from kinfed.learners.inputs import own_codes, own_numbers, relative_weights
 from kinfed.learners.linear import MOST_LOSS, PriorLearner, VarianceRatio
 from kinfed.learners.quadratics import Quadratics, read_quadratics
 from kinfed.methods.base import MethodContext
-from kinfed.parallel import map_on_cores
-from kinfed.priors.judging import Judged, held_out, repeats_of
+from kinfed.priors.judging import JudgedMembers, held_out, repeats_of
 from kinfed.priors.stacking import agent_scales
 from kinfed.splitting import SMALLEST
 from kinfed.validation import Array, whole_number
@@ -85,7 +84,7 @@ def tuned_learner(context: MethodContext, matrix: Array) -> Learner:
 
 
 @dataclass(frozen=True, eq=False)
-class OwnPenalties(Question[Judged]):
+class OwnPenalties(Question[JudgedMembers]):
     """What every target loses with each ratio, on rows of its own that were held out.
 
     Attributes
@@ -139,19 +138,17 @@ class OwnPenalties(Question[Judged]):
             return "it judged other rows than it has"
         return "its losses are negative" if (answer.arrays["losses"] < 0).any() else None
 
-    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> Judged:
+    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> JudgedMembers:
         """In the order of the agents."""
         count, width = len(spec.names), len(RATIOS)
-        found = Judged(np.zeros(count), np.zeros((count, width)), np.zeros((0, width)), np.zeros((0, width, width)))
+        found = JudgedMembers(np.zeros(count), np.zeros((count, width)), np.zeros((0, width)), np.zeros((0, width, width)))
         for k, one in answers.items():
             found.n[k], found.losses[k] = one.settings["rows"], one.arrays["losses"]
         return found
 
-    def pooled(self, agents: PooledAgents) -> Judged:
+    def pooled(self, agents: PooledAgents) -> JudgedMembers:
         """The same on all cores."""
-        asked = self.messages(agents.spec)
-        answers = map_on_cores(lambda k: self.answer(agents.site(k), asked[k]), asked)
-        return self.combine(agents.spec, dict(zip(asked, answers, strict=True)))
+        return self.on_cores(agents)
 
 
 def _told(

@@ -36,7 +36,7 @@ from scipy import stats
 
 from kinfed.backends.agents import Places, TrainingSpec
 from kinfed.priors.judging import repeats_of
-from kinfed.priors.normal import Evidence, Priors
+from kinfed.priors.normal import Priors, RowMoments
 from kinfed.priors.own_gain import FINAL, JUDGED, OwnGain, OwnGains, typical_rows
 from kinfed.priors.stacking import NOTHING, Stack, agent_weights, bagged_shares, single_shares
 from kinfed.validation import Array
@@ -121,7 +121,12 @@ class ExpectedGain:
 
 
 def own_gain_question(
-    spec: TrainingSpec, priors: Sequence[Priors], groups: Places, evidence: Evidence, stack: Stack, kinds: Sequence[Places]
+    spec: TrainingSpec,
+    priors: Sequence[Priors],
+    groups: Places,
+    evidence: RowMoments,
+    stack: Stack,
+    kinds: Sequence[Places],
 ) -> OwnGain:
     """What everybody is asked once more, so that `expected_gain` can predict.
 
@@ -131,7 +136,7 @@ def own_gain_question(
     priors : sequence of Priors
         Of every group, without its agents, of all members that were judged.
     groups : array of int of shape (B,)
-    evidence : Evidence
+    evidence : RowMoments
         Of everybody.
     stack : Stack
         Shares of all members, and what was told of them.

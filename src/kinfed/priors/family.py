@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kinfed.priors.fitting import RandomCoefficients, fit_random_coefficients
 from kinfed.priors.influence import Sources
-from kinfed.priors.normal import Evidence, Priors
+from kinfed.priors.normal import Priors, RowMoments
 from kinfed.registry import Registry
 from kinfed.validation import Array
 
@@ -85,7 +85,7 @@ class Known:
 
     Attributes
     ----------
-    evidence : Evidence
+    evidence : RowMoments
     intercepts : array of bool of shape (p,)
     voices : array of shape (B,)
     noise : float, optional
@@ -94,7 +94,7 @@ class Known:
     fits : dict
     """
 
-    evidence: Evidence
+    evidence: RowMoments
     intercepts: NDArray[np.bool_]
     voices: Array
     noise: float | None
@@ -276,7 +276,7 @@ def margins(members: Sequence[Member], agents: int, rows: int, width: int) -> Ar
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedMembers:
     """Priors of all members, what their centres are made of, and which have a component for every single agent."""
 
     priors: Priors
@@ -286,16 +286,16 @@ class Fitted:
 
 def fit_members(
     members: Sequence[Member],
-    evidence: Evidence,
+    evidence: RowMoments,
     intercepts: NDArray[np.bool_],
     voices: Array | None = None,
     noise: float | None = None,
     seed: int = 0,
     whole: bool = True,
-) -> Fitted:
+) -> FittedMembers:
     """The priors of all members, from everybody's evidence; see `Known`."""
     counts = np.ones(len(evidence)) if voices is None else voices
     known = Known(evidence, intercepts, counts, noise, seed, whole, {})
     made = [MEMBERS[one.kind](known, one) for one in members]
     together = Priors.together([one.prior for one in made])
-    return Fitted(together, tuple(one.sources for one in made), np.array([one.single for one in made]))
+    return FittedMembers(together, tuple(one.sources for one in made), np.array([one.single for one in made]))

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.priors.normal import Evidence, probabilities
+from kinfed.priors.normal import RowMoments, probabilities
 from kinfed.validation import Array
 
 DIAGONAL_PRIOR = 2.0
@@ -90,7 +90,7 @@ class _Whitened:
     log_determinant: Array
 
     @classmethod
-    def of(cls, evidence: Evidence, spread: Array) -> _Whitened:
+    def of(cls, evidence: RowMoments, spread: Array) -> _Whitened:
         columns = evidence.root * spread if spread.ndim == 1 else evidence.root @ spread
         matrix = columns @ evidence.root.swapaxes(1, 2)
         each = np.arange(matrix.shape[1])
@@ -106,7 +106,7 @@ class _Whitened:
 
 
 def fit_random_coefficients(
-    evidence: Evidence,
+    evidence: RowMoments,
     kind: str,
     clusters: int = 1,
     *,
@@ -124,7 +124,7 @@ def fit_random_coefficients(
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : RowMoments
         Of all agents, a piece each.
     kind : {"isotropic", "diagonal", "low-rank", "full"}
         Of the spread; "low-rank" is diagonal plus a part of rank `RANK`.
@@ -234,7 +234,7 @@ class _Expected:
         centres: Array,
         least: Array,
         *,
-        evidence: Evidence,
+        evidence: RowMoments,
         counts: Array,
         known: bool,
         restricted: bool,
@@ -279,7 +279,7 @@ def _extrapolated(trail: list[Array], spread: Array, variance: float, free: bool
     return wider, variance * float(factor[-1]) if free else variance
 
 
-def _common(evidence: Evidence, intercepts: NDArray[np.bool_], counts: Array, noise: float | None) -> RandomCoefficients:
+def _common(evidence: RowMoments, intercepts: NDArray[np.bool_], counts: Array, noise: float | None) -> RandomCoefficients:
     """Where EM begins: the common model, half of its residuals being noise and half the agents' own coefficients."""
     rows, width = float((counts * evidence.n).sum()), evidence.root.shape[2]
     root = np.sqrt(counts)[:, None, None] * evidence.root
@@ -305,7 +305,7 @@ def _common(evidence: Evidence, intercepts: NDArray[np.bool_], counts: Array, no
 
 
 def _split(
-    evidence: Evidence, start: RandomCoefficients, clusters: int, counts: Array, rng: np.random.Generator
+    evidence: RowMoments, start: RandomCoefficients, clusters: int, counts: Array, rng: np.random.Generator
 ) -> RandomCoefficients:
     """Where a search for clusters begins: k-means of the posterior means under one cluster."""
     white = _Whitened.of(evidence, start.spread)
@@ -366,7 +366,7 @@ def _of_centres(white: _Whitened, belongs: Array, uncertainty: Array, spread: Ar
     return total, explained
 
 
-def _log_density(white: _Whitened, evidence: Evidence, centres: Array, variance: float, known: bool) -> Array:
+def _log_density(white: _Whitened, evidence: RowMoments, centres: Array, variance: float, known: bool) -> Array:
     """Log p(y_k | c), of shape (B, C)."""
     quadratic = np.square(white.residuals(centres)).sum(axis=2) + evidence.unseen[:, None]
     constant = 0.0 if known else evidence.n * np.log(2 * np.pi * variance)

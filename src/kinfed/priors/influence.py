@@ -1,7 +1,7 @@
 r"""Who speaks in whose model: how much an agent's fitted values follow everybody's outcomes.
 
 With spread, noise, memberships and shares as they were found, coefficients are linear in all outcomes. In the coordinates
-of `kinfed.priors.normal.Evidence`, in which agent k's outcomes are :math:`z_k`,
+of `kinfed.priors.normal.RowMoments`, in which agent k's outcomes are :math:`z_k`,
 
 .. math:: \theta_t = \sum_m w_m \Bigl( \sum_c q_{tmc} (I - S_m F_t' K_{tm}^{-1} F_t) \mu_{mc}
     + S_m F_t' K_{tm}^{-1} z_t \Bigr), \qquad \mu_{mc} = \sum_k G_{mck} z_k ,
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kinfed.priors.normal import Evidence, Priors
+from kinfed.priors.normal import Priors, RowMoments
 from kinfed.validation import Array
 
 PROBES = 8
@@ -43,7 +43,7 @@ class Sources(NamedTuple):
 
 
 def influence(
-    evidence: Evidence,
+    evidence: RowMoments,
     priors: Priors,
     sources: Sequence[Sources | None],
     shares: Array,
@@ -54,7 +54,7 @@ def influence(
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : RowMoments
         Of all agents.
     priors : Priors
         M members, fitted on all agents.

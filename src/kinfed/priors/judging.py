@@ -25,8 +25,7 @@ from kinfed.checkpoint import digest
 from kinfed.federation import Agent
 from kinfed.learners.inputs import own_codes, relative_weights
 from kinfed.learners.linear import PriorLearner, coefficient_count, design, log_losses
-from kinfed.parallel import map_on_cores
-from kinfed.priors.normal import Evidence, Priors, posteriors
+from kinfed.priors.normal import Priors, RowMoments, posteriors
 from kinfed.splitting import SMALLEST, deal_rows, derived_seed
 from kinfed.validation import Array, whole_number
 
@@ -54,7 +53,7 @@ def repeats_of(spec: TrainingSpec) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class JudgedMembers:
     """What B agents told of M members; n = 0 for those that judged nothing.
 
     Attributes
@@ -72,18 +71,18 @@ class Judged:
     gradient: Array
     curvature: Array
 
-    def of_agents(self, places: Places) -> Judged:
+    def of_agents(self, places: Places) -> JudgedMembers:
         """What some agents told, in this order."""
-        return Judged(self.n[places], self.losses[places], self.gradient[places], self.curvature[places])
+        return JudgedMembers(self.n[places], self.losses[places], self.gradient[places], self.curvature[places])
 
-    def of_members(self, places: Places) -> Judged:
+    def of_members(self, places: Places) -> JudgedMembers:
         """What was told of some members."""
         curvature = self.curvature[:, places[:, None], places]
-        return Judged(self.n, self.losses[:, places], self.gradient[:, places], curvature)
+        return JudgedMembers(self.n, self.losses[:, places], self.gradient[:, places], curvature)
 
 
 @dataclass(frozen=True, eq=False)
-class OutOfFold(Question[Judged]):
+class OutOfFold(Question[JudgedMembers]):
     """Everybody's judgement of the members, by rows held out at home.
 
     Attributes
@@ -132,21 +131,21 @@ class OutOfFold(Question[Judged]):
             return "its losses are none"
         return None
 
-    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> Judged:
+    def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> JudgedMembers:
         """In the order of the agents."""
         count, width = len(spec.names), len(self.shares)
-        found = Judged(*(np.zeros(shape) for shape in ((count,), (count, width), (count, width), (count, width, width))))
+        found = JudgedMembers(
+            *(np.zeros(shape) for shape in ((count,), (count, width), (count, width), (count, width, width)))
+        )
         for k, one in answers.items():
             found.n[k] = one.settings["rows"]
             for name in ("losses", "gradient", "curvature"):
                 getattr(found, name)[k] = one.arrays[name]
         return found
 
-    def pooled(self, agents: PooledAgents) -> Judged:
+    def pooled(self, agents: PooledAgents) -> JudgedMembers:
         """The same on all cores."""
-        asked = self.messages(agents.spec)
-        answers = map_on_cores(lambda k: self.answer(agents.site(k), asked[k]), asked)
-        return self.combine(agents.spec, dict(zip(asked, answers, strict=True)))
+        return self.on_cores(agents)
 
 
 def held_out(own: Agent, repeats: int, spec: TrainingSpec) -> list[NDArray[np.bool_]]:
@@ -201,11 +200,11 @@ def posterior_coefficients(parts: list[Agent], priors: Priors, learner: PriorLea
     return learner.posterior_modes(parts, centres, priors.spread, found.coefficients, spec)
 
 
-def evidence_of_parts(parts: list[Agent], learner: PriorLearner, spec: TrainingSpec) -> Evidence:
+def evidence_of_parts(parts: list[Agent], learner: PriorLearner, spec: TrainingSpec) -> RowMoments:
     """Second moments of each part."""
     sums = [learner.own_sums(part, spec) for part in parts]
     n = np.array([float(len(part)) for part in parts])
-    return Evidence.of(n, *(np.array([one[place] for one in sums]) for place in range(3)))
+    return RowMoments.of(n, *(np.array([one[place] for one in sums]) for place in range(3)))
 
 
 def told(own: Agent, rows: NDArray[np.int64], scores: Array, shares: Array, spec: TrainingSpec) -> Message:

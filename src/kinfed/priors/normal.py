@@ -36,7 +36,7 @@ _FIELDS = ("shares", "centres", "variances", "factors", "noise")
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class RowMoments:
     r"""Second moments of the rows of T agents, or of T parts of an agent's rows, as factors.
 
     Attributes
@@ -57,7 +57,7 @@ class Evidence:
     unseen: Array
 
     @classmethod
-    def of(cls, n: Array, matrix: Array, cross: Array, squares: Array) -> Evidence:
+    def of(cls, n: Array, matrix: Array, cross: Array, squares: Array) -> RowMoments:
         """From A (T, p, p), sums of x y (T, p) and of squares of y (T,); NaN for log losses."""
         values, vectors = np.linalg.eigh(matrix)
         kept = values > _RANK * np.maximum(values[:, -1:], 1e-300)
@@ -70,9 +70,9 @@ class Evidence:
     def __len__(self) -> int:
         return len(self.n)
 
-    def select(self, places: NDArray[Any]) -> Evidence:
+    def select(self, places: NDArray[Any]) -> RowMoments:
         """That of some."""
-        return Evidence(self.n[places], self.root[places], self.seen[places], self.unseen[places])
+        return RowMoments(self.n[places], self.root[places], self.seen[places], self.unseen[places])
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +186,7 @@ class Posteriors:
         return within + np.einsum("tmc,tmcp,tmcq->tmpq", self.responsibilities, apart, apart)
 
 
-def posteriors(priors: Priors, evidence: Evidence) -> Posteriors:
+def posteriors(priors: Priors, evidence: RowMoments) -> Posteriors:
     """Of every member for every piece of evidence."""
     root = evidence.root[:, None]
     spread = priors.spread_times(np.broadcast_to(root, (len(root), len(priors), *root.shape[2:])).swapaxes(2, 3))

@@ -28,9 +28,8 @@ from kinfed.backends.wire import ArraySpec, Message
 from kinfed.federation import Agent
 from kinfed.learners.inputs import own_codes, own_numbers, relative_weights
 from kinfed.learners.linear import PriorLearner, log_losses
-from kinfed.parallel import map_on_cores
 from kinfed.priors.judging import FOLDS, evidence_of_parts, held_out_scores
-from kinfed.priors.normal import Evidence, Priors, posteriors
+from kinfed.priors.normal import Priors, RowMoments, posteriors
 from kinfed.splitting import SMALLEST, deal_rows, derived_seed
 from kinfed.validation import Array, whole_number
 
@@ -151,12 +150,10 @@ class OwnGain(Question[OwnGains]):
 
     def pooled(self, agents: PooledAgents) -> OwnGains:
         """The same on all cores."""
-        asked = self.messages(agents.spec)
-        answers = map_on_cores(lambda k: self.answer(agents.site(k), asked[k]), asked)
-        return self.combine(agents.spec, dict(zip(asked, answers, strict=True)))
+        return self.on_cores(agents)
 
 
-def typical_rows(evidence: Evidence, spec: TrainingSpec) -> Array:
+def typical_rows(evidence: RowMoments, spec: TrainingSpec) -> Array:
     r"""Rows (r, d + 1) that have the second moments of everybody's, from what everybody told.
 
     For squared errors they are the rows of a factor, so that means of squares of linear functions are exact. For log losses

@@ -12,7 +12,6 @@ from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import ArraySpec, Message
 from kinfed.learners.inputs import own_numbers, relative_weights
 from kinfed.learners.linear import coefficient_count, design
-from kinfed.parallel import map_on_cores
 from kinfed.priors.judging import evidence_of_parts
 from kinfed.priors.normal import Priors, posteriors
 from kinfed.validation import Array
@@ -101,6 +100,4 @@ class OwnPosterior(Question[OwnModels]):
 
     def pooled(self, agents: PooledAgents) -> OwnModels:
         """The same on all cores."""
-        asked = self.messages(agents.spec)
-        answers = map_on_cores(lambda k: self.answer(agents.site(k), asked[k]), asked)
-        return self.combine(agents.spec, dict(zip(asked, answers, strict=True)))
+        return self.on_cores(agents)

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from kinfed.backends.agents import Places
-from kinfed.priors.judging import Judged
+from kinfed.priors.judging import JudgedMembers
 from kinfed.splitting import derived_seed
 from kinfed.validation import Array
 
@@ -43,12 +43,12 @@ class Stack:
     """The shares of the members (M,), what was told at the last ones that were asked for, those, and the margins."""
 
     shares: Array
-    judged: Judged
+    judged: JudgedMembers
     at: Array
     margins: Array
 
 
-def agent_scales(judged: Judged, local: Places) -> Array:
+def agent_scales(judged: JudgedMembers, local: Places) -> Array:
     """What an agent's loss is measured in, (B,); `local` are the places of the members that learn alone."""
     seen = judged.n > 0
     alone = judged.losses[:, local]
@@ -58,7 +58,7 @@ def agent_scales(judged: Judged, local: Places) -> Array:
 
 
 def stacked_shares(
-    ask: Callable[[Array], Judged],
+    ask: Callable[[Array], JudgedMembers],
     count: int,
     local: Places,
     quadratic: bool,
@@ -95,7 +95,7 @@ def stacked_shares(
     return Stack(shares, judged, shares, apart)
 
 
-def agent_weights(judged: Judged, local: Places, quadratic: bool) -> Array:
+def agent_weights(judged: JudgedMembers, local: Places, quadratic: bool) -> Array:
     """What agents count (B,): squared errors by their scales, log losses all the same."""
     return 1.0 / agent_scales(judged, local) if quadratic else _even(judged)
 
@@ -107,7 +107,7 @@ def single_shares(losses: Array, weights: Array, seed: int) -> Array:
     return np.bincount(np.argmin(drawn @ losses, axis=1), minlength=losses.shape[1]) / RESAMPLINGS
 
 
-def bagged_shares(judged: Judged, at: Array, weights: Array, seed: int, margins: Array | None = None) -> Array:
+def bagged_shares(judged: JudgedMembers, at: Array, weights: Array, seed: int, margins: Array | None = None) -> Array:
     """Half the mean of the best combinations, and half how often each member is the best one, over resampled agents.
 
     `at` are the shares at which derivatives were told, and `weights` (B,) what agents count.
@@ -124,13 +124,13 @@ def bagged_shares(judged: Judged, at: Array, weights: Array, seed: int, margins:
     return np.asarray(found / found.sum())
 
 
-def _problem(judged: Judged, at: Array, weights: Array) -> tuple[Array, Array]:
+def _problem(judged: JudgedMembers, at: Array, weights: Array) -> tuple[Array, Array]:
     """Curvature and slope of the weighted loss as a function of the shares."""
     curvature = np.einsum("t,tij->ij", weights, judged.curvature)
     return curvature, weights @ judged.gradient - curvature @ at
 
 
-def _even(judged: Judged) -> Array:
+def _even(judged: JudgedMembers) -> Array:
     return np.asarray((judged.n > 0) / max(int((judged.n > 0).sum()), 1))
 
 
