@@ -185,6 +185,8 @@ class Weighting:
             rows = None if self.agents is None else self.agents.rows
             target = self.settings.target or (None if rows is None else rows.target)
             learner.insert(0, auto_sentence(target, self.known.classes))
+        if self.stacking is not None and getattr(self.learner, "penalty", AUTO) != AUTO:
+            learner.append("the penalty that was given is for learning alone and one common model; priors have their own")
         if self.weighed is None:
             done = (*self.notes, *self.preparation.describe(), *self.known.screening.describe())
             method = f"method {self.settings.method}{given}"
