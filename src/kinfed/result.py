@@ -380,7 +380,7 @@ class Personalization(Weighting):
         groups: ArrayLike | None = None,
         train: Federation | None = None,
     ) -> Newcomer:
-        """Weights and a model for an agent that comes later; nobody else's model changes.
+        """A model, and with a rule weights, for an agent that comes later; nobody else's model changes.
 
         Parameters
         ----------
@@ -391,8 +391,8 @@ class Personalization(Weighting):
         groups : sequence, optional
             Labels of all agents and then of the newcomer, for rules that need them.
         train : Federation, optional
-            The training data again, for a result that was read from a file: neither the agents' sketches nor the rows that
-            the newcomer's model is trained on are in it.
+            The training data again, for a result of a rule that was read from a file: neither the agents' sketches nor the
+            rows that the newcomer's model is trained on are in it. Priors are, and are all that stacked models need.
         """
         if name in self.known.names:
             raise InputError(f"there is already an agent {name!r}; give the newcomer another name")
