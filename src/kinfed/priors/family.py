@@ -5,12 +5,12 @@ towards it, random coefficients, clusters, and the models of single kin. Penalti
 = \sigma^2 / \tau^2` of coefficients with variance :math:`\tau^2`, so that what suits four fifths of the rows suits all of
 them.
 
-Which members are usual was decided on 19 generators (`benchmarks/family.py`, two or three repetitions, seeds from 1000 on). Test
-losses over those of all 26 members, in the geometric mean and in the worst case: without pulls 0.9997 and 1.002; without the
-models of single clusters (`ALIKE`) 1.002 and 1.035, without penalties of learning alone 1.003 and 1.053, without those of the
-common model 1.001 and 1.010, without random coefficients about one centre 1.005 and 1.020, without those about several 1.020
-and 1.169. So pulls are left out. Twelve members, with half the penalties and two clusters that are alike, had 1.001, but 1.021
-where columns are many.
+Which members are usual was decided on 19 generators (`benchmarks/family.py`, two or three repetitions, seeds from 1000
+on). Test losses over those of all 26 members, in the geometric mean and in the worst case: without pulls 0.9997 and
+1.002; without the models of single clusters (`ALIKE`) 1.002 and 1.035, without penalties of learning alone 1.003 and
+1.053, without those of the common model 1.001 and 1.010, without random coefficients about one centre 1.005 and 1.020,
+without those about several 1.020 and 1.169. So pulls are left out. Twelve members, with half the penalties and two
+clusters that are alike, had 1.001, but 1.021 where columns are many.
 """
 
 from __future__ import annotations
