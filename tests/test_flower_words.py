@@ -343,7 +343,7 @@ SENTENCES = {  # what docs/flower.md says happens when something goes wrong, and
         FAULTS,
         "test_an_agent_that_misses_the_agreement_is_no_part_of_it",
     ),
-    "| its sketch | nobody listens to it, and it learns alone |": (
+    "| its sketch, where a rule makes weights | nobody listens to it, and it learns alone |": (
         FAULTS,
         "test_a_bad_sketch_is_left_out_and_its_agent_named",
     ),
@@ -421,7 +421,7 @@ SENTENCES = {  # what docs/flower.md says happens when something goes wrong, and
         "test_resuming.py",
         "test_a_server_that_was_killed_finds_what_sites_kept",
     ),
-    "It is asked for one sketch at the end of the run that is on": (
+    "where a rule makes weights, it is asked for one sketch": (
         HERE,
         "test_the_others_have_their_results_before_a_late_site_is_asked_and_its_join_is_quiet",
     ),
