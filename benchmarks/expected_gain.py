@@ -31,7 +31,6 @@ from scipy import stats
 import kinfed
 from kinfed.data.distributions import GaussianLinear, draw_federation
 from kinfed.federation import Agent
-from kinfed.learners.linear import log_losses
 from kinfed.methods import METHODS
 from kinfed.priors.expectation import LEVEL, ExpectedGain
 from kinfed.run_setup import chosen_settings, method_context, pooled_agents
@@ -92,13 +91,13 @@ def compared(generated: kinfed.SyntheticFederation, learner: str, seed: int) -> 
     for method in ("stacked", "local"):
         context = method_context(agents, chosen, settings, None)
         models: Any = METHODS[method].train(context, None)
-        coefficients = raw_coefficients(models.coefficients.reshape(len(train), -1), agents.preparation)
         places = [generated.train.names.index(name) for name in agents.spec.names]
         truth = generated.distribution
         law = GaussianLinear(truth.mean[places], truth.beta[places], truth.noise_variance)  # type: ignore[attr-defined]
-        losses[method] = (
-            law.population_mse(coefficients) if learner == "ridge" else log_losses_of(law, coefficients, cut, seed)
-        )
+        if learner == "ridge":
+            losses[method] = law.population_mse(raw_coefficients(models.coefficients, agents.preparation))
+        else:
+            losses[method] = log_losses_of(law, models, agents.preparation, cut, seed)
         found[method] = context.found["stacking"]
     return found["stacked"].expected, 1 - losses["stacked"] / losses["local"]
 
@@ -109,15 +108,15 @@ def raw_coefficients(prepared: np.ndarray, preparation: Any) -> np.ndarray:
     return np.column_stack([slopes, prepared[:, -1] - slopes @ np.array(preparation.mean)])
 
 
-def log_losses_of(law: GaussianLinear, coefficients: np.ndarray, cut: float, seed: int) -> np.ndarray:
+def log_losses_of(law: GaussianLinear, models: Any, preparation: Any, cut: float, seed: int) -> np.ndarray:
     """Mean log losses of every agent, over new inputs."""
     rng = np.random.default_rng([seed, 1])
     found = []
-    for mean, beta, own in zip(law.mean, law.beta, coefficients, strict=True):
+    for row, (mean, beta) in enumerate(zip(law.mean, law.beta, strict=True)):
         X = mean + rng.standard_normal((NEW_INPUTS, len(mean)))
         likely = stats.norm.cdf((X @ beta - cut) / np.sqrt(law.noise_variance))
-        scores = (X @ own[:-1] + own[-1])[:, None]
-        zero, one = (log_losses(scores, np.full(len(X), code))[0] for code in (0, 1))
+        given = models.predict_proba(row, (X - np.array(preparation.mean)) / np.array(preparation.scale))
+        zero, one = -np.log(np.maximum(given, 1e-6)).T
         found.append(np.mean((1 - likely) * zero + likely * one))
     return np.array(found)
 

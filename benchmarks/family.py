@@ -24,10 +24,10 @@ from benchmarks import ahead, peers
 from kinfed.backends.agents import TrainingSpec
 from kinfed.federation import Federation
 from kinfed.learners.inputs import own_codes
-from kinfed.learners.linear import coefficient_count, design, log_losses
+from kinfed.learners.linear import coefficient_count, design, mixed_losses
 from kinfed.methods.stacked import Crosswise
 from kinfed.priors.family import ALIKE, CLUSTERED, COMMON, FAMILY, KIN, LOCAL, PULLS, RANDOM, Member, margins
-from kinfed.priors.judging import Judged, OutOfFold, out_of_fold_scores, posterior_coefficients, repeats_of, told
+from kinfed.priors.judging import JudgedMembers, OutOfFold, out_of_fold_scores, posterior_coefficients, repeats_of, told
 from kinfed.priors.stacking import stacked_shares
 from kinfed.run_setup import chosen_settings, pooled_agents
 
@@ -185,14 +185,14 @@ class Scored:
         for k in range(len(spec.names)):
             mine = out_of_fold_scores(own[k], fitted[crosswise.groups[k]].priors, repeats_of(spec), learner, spec)
             rows.append(mine[:, 0].astype(int))
-            scores.append(mine[:, 1:].reshape(len(mine), len(members), -1))
+            scores.append(mine[:, 1:].reshape(len(mine), len(members), (mine.shape[1] - 1) // len(members)))
             final = fitted[crosswise.groups[k] if crosswise.alone else -1].priors
             theta = posterior_coefficients([own[k]], final, learner, spec)[0]
             points = design(held[k], learner, spec)
             tested.append(np.einsum("np,mkp->nmk", points, theta.reshape(len(members), -1, points.shape[1])))
         return cls(spec, own, held, rows, scores, tested)
 
-    def ask(self, chosen: np.ndarray, shares: np.ndarray) -> Judged:
+    def ask(self, chosen: np.ndarray, shares: np.ndarray) -> JudgedMembers:
         """What agents tell of some members."""
         count = len(self.spec.names)
         answers = {k: told(self.own[k], self.rows[k], self.scores[k][:, chosen], shares, self.spec) for k in range(count)}
@@ -211,11 +211,11 @@ class Scored:
         """Mean test losses (B,)."""
         found = []
         for k, scores in enumerate(self.tested):
-            mixed = np.einsum("nmk,m->nk", scores[:, chosen], shares)
             if self.spec.task == "regression":
-                found.append(np.mean((mixed[:, 0] - np.asarray(self.test[k].y, dtype=float)) ** 2))
+                found.append(np.mean((scores[:, chosen, 0] @ shares - np.asarray(self.test[k].y, dtype=float)) ** 2))
             else:
-                found.append(np.mean(log_losses(mixed, own_codes(self.test[k], self.spec))[0]))
+                mixed = mixed_losses(scores[:, chosen], shares)
+                found.append(np.mean(mixed[np.arange(len(mixed)), own_codes(self.test[k], self.spec)]))
         return np.array(found)
 
 

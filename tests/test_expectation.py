@@ -12,10 +12,11 @@ from scipy import optimize, stats
 import kinfed
 from kinfed.federation import Agent
 from kinfed.learners import make_learner
+from kinfed.learners.linear import class_losses
 from kinfed.priors.expectation import LIKELY, ExpectedGain, predicted, shares_without
 from kinfed.priors.judging import JudgedMembers
 from kinfed.priors.normal import RowMoments
-from kinfed.priors.own_gain import OwnGain, OwnGains, _of_classes, _of_squares, divergences, typical_rows
+from kinfed.priors.own_gain import OwnGain, OwnGains, _of_classes, _of_squares, divergences, mixed, typical_rows
 from kinfed.priors.stacking import Stack
 from kinfed.weights.calibration.choice import AgentScores, choose
 from kinfed.weights.calibration.family import JOIN, STAY, UNKNOWN
@@ -86,7 +87,13 @@ def test_divergences_are_squares_or_those_of_kullback_and_leibler():
     np.testing.assert_allclose(divergences(first, second, spec_of("ridge")), (first - second)[:, 0] ** 2)
     probabilities = [np.column_stack([1 / (1 + np.exp(one)), 1 / (1 + np.exp(-one))]) for one in (first, second)]
     entropy = stats.entropy(*probabilities, axis=1)
-    np.testing.assert_allclose(divergences(first, second, spec_of("logistic")), entropy, rtol=1e-9)
+    np.testing.assert_allclose(divergences(*map(class_losses, (first, second)), spec_of("logistic")), entropy, rtol=1e-9)
+    members, share = np.stack([first, second], axis=1), np.array([0.3, 0.7])
+    predicted = [mixed(members, one, spec_of("logistic")) for one in (share, share[::-1])]
+    mixtures = [0.3 * probabilities[0] + 0.7 * probabilities[1], 0.7 * probabilities[0] + 0.3 * probabilities[1]]
+    entropy = stats.entropy(*mixtures, axis=1)
+    np.testing.assert_allclose(divergences(*predicted, spec_of("logistic")), entropy, rtol=1e-9)
+    np.testing.assert_allclose(mixed(members, share, spec_of("ridge")), 0.3 * first + 0.7 * second)
 
 
 def test_typical_rows_have_everybodys_second_moments():
@@ -126,20 +133,22 @@ def test_what_log_losses_expect_is_what_truths_drawn_from_the_posterior_have():
     """64 draws against 20 000: means within five standard errors, variances within a factor of three."""
     rng = np.random.default_rng(1)
     typical = np.column_stack([rng.standard_normal((50, 3)), np.ones(50)])
-    joined, alone, root = rng.standard_normal(4), rng.standard_normal(4), rng.standard_normal((4, 4)) / 2
-    apart, variance, excess, excess_variance = _of_classes(joined, alone, root @ root.T, typical, 0)
-    likely = 1 / (1 + np.exp(-(joined + rng.standard_normal((20000, 4)) @ root.T) @ typical.T))
+    each, root = rng.standard_normal((3, 4)), rng.standard_normal((4, 4)) / 2
+    shares = np.array([[0.0, 0.0, 1.0], [0.4, 0.6, 0.0]])
+    apart, variance, excess, excess_variance = _of_classes(each, shares, root @ root.T, typical, 0)
+    likely = 1 / (1 + np.exp(-(shares[1] @ each + rng.standard_normal((20000, 4)) @ root.T) @ typical.T))
+    alone, joined = shares @ (1 / (1 + np.exp(-each @ typical.T)))
 
-    def loss(scores):
-        return (np.logaddexp(0, scores) - likely * scores).mean(axis=1)
+    def loss(given):
+        return -(likely * np.log(given) + (1 - likely) * np.log(1 - given)).mean(axis=1)
 
-    saved = loss(typical @ alone) - loss(typical @ joined)
-    more = loss(typical @ joined) - loss(np.log(likely / (1 - likely)))
+    saved = loss(alone) - loss(joined)
+    more = loss(joined) - loss(likely)
     assert 1 / 3 < variance / saved.var() < 3
     assert excess == pytest.approx(more.mean(), abs=5 * more.std() / 8)
     assert 1 / 3 < excess_variance / more.var() < 3
-    scores = [(typical @ theta)[:, None] for theta in (joined, alone)]
-    assert apart == pytest.approx(divergences(*scores, spec_of("logistic")).mean())
+    both = [np.column_stack([1 - one, one]) for one in (joined, alone)]
+    assert apart == pytest.approx(stats.entropy(*both, axis=1).mean())
 
 
 @pytest.mark.parametrize("learner", ["ridge", "logistic"])

@@ -12,7 +12,7 @@ from statsmodels.regression.mixed_linear_model import MixedLM
 from kinfed.federation import Federation
 from kinfed.learners import make_learner
 from kinfed.learners.expansion import prior_modes
-from kinfed.learners.linear import log_losses
+from kinfed.learners.linear import class_losses, mixed_losses
 from kinfed.priors.family import FAMILY, KIN, fit_members
 from kinfed.priors.fitting import fit_random_coefficients
 from kinfed.priors.normal import Priors, posteriors
@@ -234,19 +234,14 @@ def test_members_of_different_shapes_stand_side_by_side():
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_log_losses_have_the_derivatives_of_finite_differences(classes):
+def test_log_losses_are_those_of_the_softmax_and_of_mixed_probabilities(classes):
     rng = np.random.default_rng(classes)
-    scores, codes = rng.standard_normal((20, 1 if classes == 2 else 3)), rng.integers(0, classes, 20)
-    losses, slopes, curvature = log_losses(scores, codes)
-    full = np.column_stack([np.zeros(20), scores]) if classes == 2 else scores
-    np.testing.assert_allclose(losses, -np.log(softmax(full, axis=1)[np.arange(20), codes]), rtol=1e-10)
-    for column in range(scores.shape[1]):
-        step = 1e-5 * (np.arange(scores.shape[1]) == column)
-        up, down = log_losses(scores + step, codes), log_losses(scores - step, codes)
-        np.testing.assert_allclose((up[0] - down[0]) / 2e-5, slopes[:, column], atol=1e-8)
-        np.testing.assert_allclose((up[1] - down[1]) / 2e-5, curvature[:, :, column], atol=1e-8)
-    sure = log_losses(np.full((1, 1), 800.0), np.array([0]))[0]
-    assert sure[0] == pytest.approx(-np.log(1e-6))
+    scores, shares = rng.standard_normal((20, 4, 1 if classes == 2 else 3)), rng.dirichlet(np.ones(4))
+    full = np.concatenate([np.zeros((20, 4, 1)), scores], axis=2) if classes == 2 else scores
+    np.testing.assert_allclose(class_losses(scores), -np.log(softmax(full, axis=2)), rtol=1e-10)
+    mixed = np.tensordot(softmax(full, axis=2), shares, axes=([1], [0]))
+    np.testing.assert_allclose(mixed_losses(scores, shares), -np.log(mixed), rtol=1e-10)
+    np.testing.assert_allclose(class_losses(np.full((1, 1), 800.0)), [[-np.log(1e-6), 0.0]], atol=1e-12)
 
 
 @pytest.mark.parametrize("classes", [2, 3])

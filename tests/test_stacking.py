@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from scipy.special import expit
 
 import kinfed
 from kinfed.federation import Agent, Federation
@@ -148,8 +149,10 @@ def test_what_is_told_is_the_mean_loss_and_its_derivatives(learner):
     rows, scores, at = np.arange(12), rng.standard_normal((12, 3, 1)), rng.dirichlet(np.ones(3))
 
     def loss(shares):
-        mixed = scores[..., 0] @ shares
-        return np.mean((mixed - own.y) ** 2 if learner == "ridge" else np.logaddexp(0, mixed) - own.y * mixed)
+        if learner == "ridge":
+            return np.mean((scores[..., 0] @ shares - own.y) ** 2)
+        likely = expit(np.where(own.y == 1, 1.0, -1.0)[:, None] * scores[..., 0])  # of the class that it is
+        return -np.mean(np.log(likely @ shares))
 
     arrays = told(own, rows, scores, at, spec).arrays
     np.testing.assert_allclose(arrays["losses"], [loss(one) for one in np.eye(3)], rtol=1e-10)

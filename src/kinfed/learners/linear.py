@@ -79,9 +79,19 @@ class PriorLearner(HomeLearner, Protocol):
         """
 
     def linear_models(
-        self, coefficients: Array, spec: TrainingSpec, covariance: Array | None, noise: Array | None
+        self, coefficients: Array, shares: Array, spec: TrainingSpec, covariance: Array | None, noise: Array | None
     ) -> Models:
-        """Models of coefficients (T, p), with their covariances (T, p, p) and the variances (T,) of the noise."""
+        """Models whose predictions are mixed, by shares (T, M), from those of coefficients (T, M, p).
+
+        Parameters
+        ----------
+        coefficients, shares : arrays of shape (T, M, p) and (T, M)
+        spec : TrainingSpec
+        covariance : array of shape (T, p, p), optional
+            Of the mean coefficients, within members and between them.
+        noise : array of shape (T,), optional
+            Variances of an outcome about what is predicted.
+        """
 
 
 def design(agent: Agent, learner: PriorLearner, spec: TrainingSpec) -> Array:
@@ -100,21 +110,15 @@ def coefficient_count(spec: TrainingSpec) -> int:
     return len(intercepts(spec))
 
 
-def log_losses(scores: Array, codes: NDArray[np.int64]) -> tuple[Array, Array, Array]:
-    """Log losses (n,) of scores (n, K), their gradients (n, K) and curvatures (n, K, K).
+def class_losses(scores: Array) -> Array:
+    """Log losses (..., C) of every class at scores (..., K), of which one alone is that of the second of two classes."""
+    full = scores
+    if scores.shape[-1] == 1:
+        full = np.concatenate([np.zeros_like(scores), scores], axis=-1)
+    shifted = full - full.max(axis=-1, keepdims=True)
+    return np.minimum(np.log(np.exp(shifted).sum(axis=-1, keepdims=True)) - shifted, MOST_LOSS)
 
-    One column of scores is that of the second of two classes.
-    """
-    full = np.column_stack([np.zeros(len(scores)), scores]) if scores.shape[1] == 1 else scores
-    shifted = full - full.max(axis=1, keepdims=True)
-    likely = np.exp(shifted)
-    likely /= likely.sum(axis=1, keepdims=True)
-    each = np.arange(len(codes))
-    losses = np.minimum(-np.log(np.maximum(likely[each, codes], 1e-300)), MOST_LOSS)
-    slopes, curvature = likely.copy(), -likely[:, :, None] * likely[:, None, :]
-    slopes[each, codes] -= 1.0
-    place = np.arange(full.shape[1])
-    curvature[:, place, place] += likely
-    if scores.shape[1] == 1:
-        return losses, slopes[:, 1:], curvature[:, 1:, 1:]
-    return losses, slopes, curvature
+
+def mixed_losses(scores: Array, shares: Array) -> Array:
+    """Log losses (n, C) of every class where the probabilities of M members, by their scores (n, M, K), are mixed."""
+    return np.asarray(-np.log(np.einsum("nmc,m->nc", np.exp(-class_losses(scores)), shares)))

@@ -211,20 +211,22 @@ class Logistic:
         )
 
     def linear_models(
-        self, coefficients: Array, spec: TrainingSpec, covariance: Array | None, noise: Array | None
+        self, coefficients: Array, shares: Array, spec: TrainingSpec, covariance: Array | None, noise: Array | None
     ) -> LogisticModels:
-        """Models of coefficients (T, p), which know all classes, and their covariances by Laplace's approximation."""
-        classes, count = two_classes(spec), len(coefficients)
-        shape = count, coefficient_rows(len(classes)), spec.dim + 1
+        """Models that mix probabilities, know all classes, and have covariances by Laplace's approximation."""
+        classes, (count, members) = two_classes(spec), shares.shape
+        each = coefficients.reshape(count, members, coefficient_rows(len(classes)), spec.dim + 1)
         nothing = np.full(count, np.nan), np.ones(count, dtype=np.int64), np.ones(count, dtype=bool)
         present = np.ones((count, len(classes)), dtype=bool)
-        return LogisticModels(classes, present, coefficients.reshape(shape), *nothing, covariance)
+        mean = np.einsum("tm,tmkp->tkp", shares, each)
+        mixed = (None, None) if members == 1 else (each, shares)
+        return LogisticModels(classes, present, mean, *nothing, covariance, *mixed)
 
     def pack(self, models: Any, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Coefficients and known classes of some rows."""
         check_models(models, LogisticModels, "logistic")
-        found = {"coefficients": models.coefficients[rows], "present": models.present[rows]}
-        return found if models.covariance is None else {**found, "covariance": models.covariance[rows]}
+        found = {name: getattr(models, name) for name in ("coefficients", "present", "covariance", "members", "shares")}
+        return {name: array[rows] for name, array in found.items() if array is not None}
 
     def unpack(self, arrays: Arrays, spec: TrainingSpec) -> LogisticModels:
         """Models from their coefficients and classes; of how they were found nothing is known."""
@@ -234,6 +236,12 @@ class Logistic:
         count = len(coefficients)
         if len(present) != count or not present.any(axis=1).all():
             raise InputError(f"the classes of {count} models are expected, one or more for each, got {present.tolist()}")
+        more: dict[str, Array] = {}
+        if "covariance" in arrays:
+            more["covariance"] = unpacked(arrays, "covariance", (coefficients[0].size,) * 2, "float64")
+        if "members" in arrays:
+            more["shares"] = unpacked(arrays, "shares", arrays["members"].shape[1:2], "float64")
+            more["members"] = unpacked(arrays, "members", (more["shares"].shape[1], *coefficients.shape[1:]), "float64")
         return LogisticModels(
             classes,
             present,
@@ -241,9 +249,7 @@ class Logistic:
             gradient_norm=np.full(count, np.nan),
             iterations=np.zeros(count, dtype=np.int64),
             converged=np.zeros(count, dtype=bool),
-            covariance=unpacked(arrays, "covariance", (coefficients[0].size,) * 2, "float64")
-            if "covariance" in arrays
-            else None,
+            **more,
         )
 
     def _pooled(
@@ -335,6 +341,10 @@ class LogisticModels:
         Whether `gradient_norm` met the tolerance.
     covariance : array of shape (T, p, p), optional
         Of all coefficients of a model, class by class, for models that were found under a prior.
+    members : array of shape (T, M, C or 1, d + 1), optional
+        Coefficients of members whose probabilities are mixed; `coefficients` has their mean.
+    shares : array of shape (T, M), optional
+        Of these members.
     """
 
     classes: NDArray[Any]
@@ -344,6 +354,8 @@ class LogisticModels:
     iterations: NDArray[np.int64]
     converged: NDArray[np.bool_]
     covariance: Array | None = None
+    members: Array | None = None
+    shares: Array | None = None
 
     def __len__(self) -> int:
         return len(self.coefficients)
@@ -358,8 +370,15 @@ class LogisticModels:
 
     def predict_proba(self, row: int, X: ArrayLike) -> Array:
         """Probabilities (n, C) in the order of `classes`."""
-        theta = self.coefficients[row]
-        logits = points_array(X, "predict_proba", theta.shape[1] - 1) @ theta[:, :-1].T + theta[:, -1]
+        columns = points_array(X, "predict_proba", self.coefficients.shape[2] - 1)
+        if self.members is None or self.shares is None:
+            return self._probabilities(row, self.coefficients[row], columns)
+        mixed = zip(self.shares[row], self.members[row], strict=True)
+        return np.sum([share * self._probabilities(row, theta, columns) for share, theta in mixed if share > 0], axis=0)
+
+    def _probabilities(self, row: int, theta: Array, columns: NDArray[np.floating[Any]]) -> Array:
+        """Of coefficients (C or 1, d + 1), for points of that row's model."""
+        logits = columns @ theta[:, :-1].T + theta[:, -1]
         if len(theta) == 1:
             logits = np.hstack([np.zeros_like(logits), logits])
         logits = np.where(self.present[row], logits, -np.inf)

@@ -181,10 +181,10 @@ class Ridge:
         return start
 
     def linear_models(
-        self, coefficients: Array, spec: TrainingSpec, covariance: Array | None, noise: Array | None
+        self, coefficients: Array, shares: Array, spec: TrainingSpec, covariance: Array | None, noise: Array | None
     ) -> RidgeModels:
-        """Models of coefficients (T, d + 1), with what is known of their errors."""
-        return RidgeModels(coefficients, covariance, noise)
+        """Models of mixed coefficients, with what is known of their errors: mixtures of linear models are linear."""
+        return RidgeModels(np.einsum("tmp,tm->tp", coefficients, shares), covariance, noise)
 
     def _solved(self, matrix: Array, cross: Array, penalties: Array) -> RidgeModels:
         """The models whose curvatures, without the penalty, and slopes these are."""

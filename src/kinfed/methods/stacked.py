@@ -63,6 +63,11 @@ class Stacked(Method):
         learner = context.learner
         if weights is not None or not isinstance(learner, PriorLearner):
             return Weighted().train(context, weights)
+        own = self._own_models(context, learner)
+        return learner.linear_models(own.coefficients, own.shares, context.agents.spec, own.covariance, own.noise)
+
+    def _own_models(self, context: MethodContext, learner: PriorLearner) -> OwnModels:
+        """What is found is told beside."""
         agents = context.agents.labelled("training")
         spec, report = agents.spec, context.reporter("priors")
         members = self._members(agents)
@@ -73,11 +78,8 @@ class Stacked(Method):
         own = answers.ask(OwnPosterior(*crosswise.final(fitted, used), shares), OwnModels)
         if spec.quiet and any(one.kind != "local" for one in members):  # whoever nobody hears hears nobody
             folder = None if context.checkpoint is None else context.checkpoint / "alone"
-            alone: Any = Stacked(LOCAL).train(replace(context, found={}, checkpoint=folder), None)
-            places = list(spec.quiet)
-            own.coefficients[places] = alone.coefficients[places].reshape(len(places), -1)
-            own.covariance[places] = alone.covariance[places]
-            own.noise[places] = alone.noise[places] if spec.task == "regression" else np.nan
+            alone = Stacked(LOCAL)._own_models(replace(context, found={}, checkpoint=folder), learner)
+            own = own.with_others(np.array(spec.quiet), alone)
         context.found["stacking"] = Stacking(
             spec.names,
             tuple(str(members[place]) for place in used.tolist()),
@@ -89,7 +91,7 @@ class Stacked(Method):
             expected,
         )
         report(4, 4)
-        return learner.linear_models(own.coefficients, spec, own.covariance, own.noise)
+        return own
 
     def newcomer(
         self, spec: TrainingSpec, ask: Callable[[Question[Any]], Any], learner: Learner, found: Mapping[str, Any]
@@ -98,7 +100,8 @@ class Stacked(Method):
         stacking: Stacking = found["stacking"]
         own = ask(OwnPosterior((stacking.priors,), np.append(np.full(len(spec.names) - 1, -1), 0), stacking.shares))
         given: Any = learner
-        models: Models = given.linear_models(own.coefficients[-1:], spec, own.covariance[-1:], own.noise[-1:])
+        last = (one[-1:] for one in (own.covariance, own.noise))
+        models: Models = given.linear_models(own.coefficients[-1:], own.shares[-1:], spec, *last)
         return models
 
     def _members(self, agents: Agents) -> tuple[Member, ...]:
@@ -184,8 +187,9 @@ class TunedGrandMean(GrandMean):
         agents = context.agents.labelled("training")
         answers = KeptAnswers(agents, None if context.checkpoint is None else context.checkpoint / "priors")
         _, fitted, stack = judged_members(COMMON, learner, agents, answers, context.reporter("one common model"))
-        theta = stack.shares @ fitted[-1].priors.centres[:, 0]
-        return learner.linear_models(np.tile(theta, (len(agents.spec.names), 1)), agents.spec, None, None)
+        count = len(agents.spec.names)
+        theta = np.tile(fitted[-1].priors.centres[:, 0], (count, 1, 1))
+        return learner.linear_models(theta, np.tile(stack.shares, (count, 1)), agents.spec, None, None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@ r"""Judging the members on rows that their priors have not seen.
 Agents are dealt into groups; the priors for the agents of a group are fitted on the evidence of all others. An agent then
 holds out folds of its own rows, at home, finds its posterior from the rest, and predicts. Of the predictions :math:`Z_i`
 (members' linear scores of row i) it tells what stacking needs: for squared errors the mean of :math:`e_i e_i'`, the
-members' errors; for log losses, which are not quadratic, gradient and curvature at given shares of the members.
+members' errors; for log losses of mixed probabilities, which are not quadratic, gradient and curvature at given shares.
 
 Folds are dealt without a look at the outcome. With neighbouring numbers, or rows of one class, in different folds the
 rows held out would have the mean of those that are left, and members that rely on an agent's own mean would look better
@@ -24,7 +24,7 @@ from kinfed.backends.wire import ArraySpec, Message
 from kinfed.checkpoint import digest
 from kinfed.federation import Agent
 from kinfed.learners.inputs import own_codes, relative_weights
-from kinfed.learners.linear import PriorLearner, coefficient_count, design, log_losses
+from kinfed.learners.linear import PriorLearner, class_losses, coefficient_count, design
 from kinfed.priors.normal import Priors, RowMoments, posteriors
 from kinfed.splitting import SMALLEST, deal_rows, derived_seed
 from kinfed.validation import Array, whole_number
@@ -221,12 +221,9 @@ def told(own: Agent, rows: NDArray[np.int64], scores: Array, shares: Array, spec
         second = (counted[:, None] * errors).T @ errors
         arrays = {"losses": np.diagonal(second).copy(), "gradient": 2 * second @ shares, "curvature": 2 * second}
     else:
-        codes = own_codes(own, spec)[rows]
-        mixed = np.einsum("nmk,m->nk", scores, shares)
-        _, slopes, curvature = log_losses(mixed, codes)
-        each = np.stack([log_losses(scores[:, m], codes)[0] for m in range(count)], axis=1)
-        gradient = np.einsum("n,nmk,nk->m", counted, scores, slopes)
-        inner = np.einsum("nmk,nkl->nml", scores, curvature)
-        matrix = np.einsum("n,nmk,njk->mj", counted, inner, scores)
-        arrays = {"losses": counted @ each, "gradient": gradient, "curvature": (matrix + matrix.T) / 2}
+        each = class_losses(scores)[np.arange(len(rows)), :, own_codes(own, spec)[rows]]
+        likely = np.exp(-each)
+        slopes = likely / (likely @ shares)[:, None]  # of minus the logarithm of the mixture
+        curvature = (counted[:, None] * slopes).T @ slopes
+        arrays = {"losses": counted @ each, "gradient": -counted @ slopes, "curvature": curvature}
     return Message({"rows": len(np.unique(rows))}, arrays)

@@ -27,7 +27,7 @@ from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import ArraySpec, Message
 from kinfed.federation import Agent
 from kinfed.learners.inputs import own_codes, own_numbers, relative_weights
-from kinfed.learners.linear import PriorLearner, log_losses
+from kinfed.learners.linear import PriorLearner, class_losses, mixed_losses
 from kinfed.priors.judging import FOLDS, evidence_of_parts, held_out_scores
 from kinfed.priors.normal import Priors, RowMoments, posteriors
 from kinfed.splitting import SMALLEST, deal_rows, derived_seed
@@ -110,7 +110,7 @@ class OwnGain(Question[OwnGains]):
         if len(own) < SMALLEST:
             return Message({"rows": 0}, arrays)
         rows, scores = held_out_scores(site, priors, int(asked.settings["repeats"]))
-        alone, joined = (np.einsum("nmk,m->nk", scores, one) for one in shares)
+        alone, joined = (mixed(scores, one, spec) for one in shares)
         losses = np.column_stack([_losses(own, rows, alone, spec), _losses(own, rows, joined, spec)])
         weights = relative_weights(own, spec)
         counted = np.ones(len(rows)) if weights is None else weights[rows]
@@ -183,27 +183,25 @@ def width(rows: int, columns: int, task: str) -> float:
     return few + (many - few) * rows / (rows + columns)
 
 
+def mixed(scores: Array, shares: Array, spec: TrainingSpec) -> Array:
+    """Predictions from members' linear scores (n, M, K): numbers (n, 1), or log losses (n, C) of every class."""
+    return scores[..., 0] @ shares[:, None] if spec.task == "regression" else mixed_losses(scores, shares)
+
+
 def divergences(joined: Array, alone: Array, spec: TrainingSpec) -> Array:
-    """How far predictions are apart (n,), from linear scores (n, K).
+    """How far predictions, as `mixed` has them, are apart (n,).
 
     Squares of their difference, or Kullback-Leibler divergences of their probabilities: what the first expects to save.
     """
     if spec.task == "regression":
         return np.asarray(np.square(joined[:, 0] - alone[:, 0]))
-    less, more = all_losses(joined), all_losses(alone)
-    return np.asarray((np.exp(-less) * (more - less)).sum(axis=1))
+    return np.asarray((np.exp(-joined) * (alone - joined)).sum(axis=1))
 
 
-def all_losses(scores: Array) -> Array:
-    """Log losses (n, C) of every class at scores (n, K)."""
-    codes = range(max(scores.shape[1], 2))
-    return np.stack([log_losses(scores, np.full(len(scores), code))[0] for code in codes], axis=1)
-
-
-def _losses(own: Agent, rows: NDArray[np.int64], scores: Array, spec: TrainingSpec) -> Array:
+def _losses(own: Agent, rows: NDArray[np.int64], predicted: Array, spec: TrainingSpec) -> Array:
     if spec.task == "regression":
-        return np.asarray(np.square(scores[:, 0] - own_numbers(own).ravel()[rows]))
-    return log_losses(scores, own_codes(own, spec)[rows])[0]
+        return np.asarray(np.square(predicted[:, 0] - own_numbers(own).ravel()[rows]))
+    return np.asarray(predicted[np.arange(len(rows)), own_codes(own, spec)[rows]])
 
 
 def _kept(own: Agent, spec: TrainingSpec) -> list[NDArray[np.bool_]]:
@@ -229,7 +227,7 @@ def _differences(
         if spec.task == "regression":
             told.append(_of_squares(mean, alone @ each, covariance, typical))
         else:
-            told.append(_of_classes(mean, alone @ each, covariance, typical, spec.seed))
+            told.append(_of_classes(each, shares, covariance, typical, spec.seed))
     return np.array(told)
 
 
@@ -241,19 +239,19 @@ def _of_squares(joined: Array, alone: Array, covariance: Array, typical: Array) 
     return [apart, slope @ covariance @ slope, np.trace(turned), 2 * np.einsum("ij,ji->", turned, turned)]
 
 
-def _of_classes(joined: Array, alone: Array, covariance: Array, typical: Array, seed: int) -> list[float]:
-    """For log losses, over truths that are drawn from the posterior, in opposite pairs."""
+def _of_classes(each: Array, shares: Array, covariance: Array, typical: Array, seed: int) -> list[float]:
+    """For log losses, over truths that are drawn from the posterior, in opposite pairs.
 
-    def losses(theta: Array) -> Array:
-        return all_losses(typical @ theta.reshape(-1, typical.shape[1]).T)
-
+    `each` (M, p) has the members' coefficients, and `shares` (2, M) those of learning alone and of joining.
+    """
+    scores = np.einsum("np,mkp->nmk", typical, each.reshape(len(each), -1, typical.shape[1]))
+    more, less = (mixed_losses(scores, one) for one in shares)
     rng = np.random.default_rng(derived_seed(seed, "truths"))
     values, vectors = np.linalg.eigh(covariance)
-    moves = rng.standard_normal((DRAWS // 2, len(joined))) * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
-    less, more = losses(joined), losses(alone)
+    moves = rng.standard_normal((DRAWS // 2, each.shape[1])) * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
     saved, excess = [], []
     for move in (*moves, *-moves):
-        least = losses(joined + move)
+        least = class_losses(typical @ (shares[1] @ each + move).reshape(-1, typical.shape[1]).T)
         likely = np.exp(-least)
         saved.append(float((likely * (more - less)).sum(axis=1).mean()))
         excess.append(float((likely * (less - least)).sum(axis=1).mean()))

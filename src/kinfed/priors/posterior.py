@@ -26,16 +26,35 @@ class OwnModels:
 
     Attributes
     ----------
-    coefficients : array of shape (B, p)
-        Means; NaN for agents that did not answer.
+    coefficients : array of shape (B, M, p)
+        Means under M members, or one that is mixed already, for numbers; NaN for agents that did not answer.
+    shares : array of shape (B, M)
     covariance : array of shape (B, p, p)
+        Of the mixture, within members and between them.
     noise : array of shape (B,)
         Variance of an outcome about its mean; NaN for classes.
     """
 
     coefficients: Array
+    shares: Array
     covariance: Array
     noise: Array
+
+    def with_others(self, places: Places, others: OwnModels) -> OwnModels:
+        """The same, but for the agents at some places, which have their models of `others`."""
+        count = max(self.shares.shape[1], others.shares.shape[1])
+        mine, theirs = (
+            (
+                np.pad(one.coefficients, ((0, 0), (0, count - one.shares.shape[1]), (0, 0))),
+                np.pad(one.shares, ((0, 0), (0, count - one.shares.shape[1]))),
+                one.covariance.copy(),
+                one.noise.copy(),
+            )
+            for one in (self, others)
+        )
+        for array, other in zip(mine, theirs, strict=True):
+            array[places] = other[places]
+        return OwnModels(*mine)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +82,7 @@ class OwnPosterior(Question[OwnModels]):
 
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
-        """The posterior mean of the mixture, its covariance within and between members, and the noise."""
+        """The posterior mean, for classes of every member, the covariance of the mixture, and the noise."""
         priors, shares = Priors.read(asked.arrays), asked.arrays["member"]
         own, spec, learner = site.own, site.spec, site.learner
         evidence = evidence_of_parts([own], learner, spec)
@@ -73,30 +92,35 @@ class OwnPosterior(Question[OwnModels]):
         mean = shares @ each
         within = np.einsum("m,mpq->pq", shares, found.covariance(priors)[0])
         covariance = within + np.einsum("m,mp,mq->pq", shares, each - mean, each - mean)
-        noise = np.nan
+        told, noise = each, np.nan
         if spec.task == "regression":
+            told = mean[None]
             level = float(shares @ priors.noise)
             points, weights = design(own, learner, spec), relative_weights(own, spec)
             squares = np.square(own_numbers(own) - points @ mean) * (1.0 if weights is None else weights)
             used = float(np.einsum("ij,ji->", points.T @ points, within)) / level  # degrees of freedom
             noise = (NOISE_ROWS * level + float(squares.sum())) / (NOISE_ROWS + max(len(own) - used, 0.0))
-        return Message({}, {"coefficients": mean, "covariance": covariance, "noise": np.array(noise)})
+        return Message({}, {"coefficients": told, "covariance": covariance, "noise": np.array(noise)})
 
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
-        """A vector, a matrix, and a number."""
+        """A vector, or one of every member, a matrix, and a number."""
         width = coefficient_count(spec)
-        shapes = {"coefficients": ArraySpec((width,)), "covariance": ArraySpec((width, width))}
+        shapes = {"coefficients": ArraySpec((len(self._told(spec)), width)), "covariance": ArraySpec((width, width))}
         return {**shapes, "noise": ArraySpec((), gaps=True)}
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> OwnModels:
         """In the order of the agents."""
-        count, width = len(spec.names), coefficient_count(spec)
-        shapes = {"coefficients": (count, width), "covariance": (count, width, width), "noise": (count,)}
+        count, width, shares = len(spec.names), coefficient_count(spec), self._told(spec)
+        shapes = {"coefficients": (count, len(shares), width), "covariance": (count, width, width), "noise": (count,)}
         found = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
         for k, one in answers.items():
             for name, array in found.items():
                 array[k] = one.arrays[name]
-        return OwnModels(**found)
+        return OwnModels(shares=np.tile(shares, (count, 1)), **found)
+
+    def _told(self, spec: TrainingSpec) -> Array:
+        """The shares of what an agent tells: numbers are mixed where the rows are."""
+        return np.ones(1) if spec.task == "regression" else self.shares
 
     def pooled(self, agents: PooledAgents) -> OwnModels:
         """The same on all cores."""

@@ -1,14 +1,16 @@
 r"""One convex combination of the members for the whole federation.
 
-With :math:`L_t(w)` the mean out-of-fold loss of agent t when the members' linear scores are mixed with shares w, the
-shares are
+With :math:`L_t(w)` the mean out-of-fold loss of agent t when the members' predictions are mixed with shares w,
+numbers or probabilities of classes, the shares are
 
 .. math:: \min_{w \in \Delta} \frac1T \sum_t \frac{L_t(w)}{s_t} ,
 
 where :math:`s_t` is the agent's own scale: the mean of its loss alone and of the median of these, so that nobody counts
-more than twice what a typical agent does. For squared errors it is a quadratic problem of M variables; for log losses a
-few such problems, each with gradient and curvature at the last shares. Mixtures of linear models are linear models: in
-the end every agent has one vector of coefficients.
+more than twice what a typical agent does. For squared errors it is a quadratic problem of M variables; for log losses,
+:math:`-\log \sum_m w_m p_m`, which are convex in the shares, two or three such problems, each with gradient and curvature
+at the last shares. Mixtures of linear models are linear models, so in the end every agent has one vector of coefficients;
+for classes it has one of every member. Mixing logits instead would give one vector there too, but logits of few rows are
+too sure, and their mixture is as well (docs/stacking.md).
 
 Agents are few, and the best combination of many members follows their noise. So agents are resampled (Bayesian
 bootstrap), and the shares are half the mean of the best combinations, half the frequencies with which each single member
@@ -30,7 +32,7 @@ from kinfed.priors.judging import JudgedMembers
 from kinfed.splitting import derived_seed
 from kinfed.validation import Array
 
-MOST_STEPS = 6
+MOST_STEPS = 4
 RESAMPLINGS = 40
 NOTHING = 1e-3
 """Members of a smaller share are left out."""
