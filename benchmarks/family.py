@@ -25,6 +25,7 @@ from kinfed.backends.agents import TrainingSpec
 from kinfed.federation import Federation
 from kinfed.learners.inputs import own_codes
 from kinfed.learners.linear import coefficient_count, design, mixed_losses
+from kinfed.methods.base import KeptAnswers
 from kinfed.methods.stacked import Crosswise
 from kinfed.priors.family import ALIKE, CLUSTERED, COMMON, FAMILY, KIN, LOCAL, PULLS, RANDOM, Member, margins
 from kinfed.priors.judging import JudgedMembers, OutOfFold, out_of_fold_scores, posterior_coefficients, repeats_of, told
@@ -179,7 +180,7 @@ class Scored:
         settings, learner, train = chosen_settings(train, case.learner, None, {"seed": repetition})
         agents = pooled_agents(train, test, learner, settings)
         spec, own, held = agents.spec, agents.own or agents.whole, agents.test
-        crosswise = Crosswise.of(agents, learner.quadratics(agents))
+        crosswise = Crosswise.asked(agents, learner, KeptAnswers(agents, None))
         fitted = crosswise.fitted(tuple(members), spec.seed)
         rows, scores, tested = [], [], []
         for k in range(len(spec.names)):

@@ -444,6 +444,7 @@ QUESTIONS: Registry[type[Question[Any]] | str] = Registry(
         "tally": "kinfed.weights.calibration.scores:Tally",
         "out-of-fold": "kinfed.priors.judging:OutOfFold",
         "own-gain": "kinfed.priors.own_gain:OwnGain",
+        "expansions-under-prior": "kinfed.learners.expansion:ExpansionsUnderPrior",
         "own-posterior": "kinfed.priors.posterior:OwnPosterior",
         "own-penalties": "kinfed.methods.tuning:OwnPenalties",
         "evaluation": "kinfed.methods:Evaluation",

@@ -4,6 +4,10 @@ Agent k takes the coefficients :math:`\hat\theta_k` that minimise its log loss u
 whatever its rows are, and answers gradient and curvature there, as :math:`H_k` and :math:`b_k = H_k \hat\theta_k - g_k`
 (`kinfed.learners.quadratics`). A sum of such expansions, each near where its agent's rows are fitted well, follows the sum
 of the losses far better than one about a common point would where agents differ.
+
+Of few rows a model under such weak priors is far too sure, and an expansion there too flat: spreads found from it are too
+wide. Once something is known of everybody's coefficients, agents expand their losses again, where their rows and that
+lead (`ExpansionsUnderPrior`).
 """
 
 from __future__ import annotations
@@ -67,6 +71,36 @@ class Expansions(Question[Quadratics]):
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class ExpansionsUnderPrior(Expansions):
+    """The same about the most probable coefficients under a normal prior.
+
+    Attributes
+    ----------
+    centre, variances : arrays of shape (p,)
+    """
+
+    centre: Array
+    variances: Array
+
+    name = "expansions-under-prior"
+    about_data = False
+
+    def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
+        """To everybody the prior."""
+        asked = Message(arrays={"centre": self.centre, "variances": self.variances})
+        return dict.fromkeys(range(len(spec.names)), asked)
+
+    @classmethod
+    def answer(cls, site: SiteView, asked: Message) -> Message:
+        """Curvature and slope of the own log loss there."""
+        centre, spread = asked.arrays["centre"][None], np.diag(asked.arrays["variances"])[None]
+        intercept = getattr(site.learner, "intercept", True)
+        mode = prior_modes(site.agent, centre, centre, spread, site.spec, intercept)[0]
+        found = expanded_at(mode, site.agent, site.spec, intercept)
+        return Message(arrays=dict(zip(("curvature", "slope"), found, strict=True)))
+
+
 def expanded(agent: Agent, spec: TrainingSpec, intercept: bool = True) -> tuple[Array, Array]:
     """Curvature (p, p) and slope (p,) of an agent's mean log loss, about its own model."""
     penalties = np.full((1, spec.dim + 1), 0.5 / SLOPE_DEVIATION**2 / len(agent))
@@ -74,10 +108,17 @@ def expanded(agent: Agent, spec: TrainingSpec, intercept: bool = True) -> tuple[
     present = np.ones((1, len(two_classes(spec))), dtype=bool)
     risk = _own_risk(agent, spec, np.ones(1), penalties, present, intercept)
     found = newton(risk, np.zeros(risk.shape), _TOLERANCE, _MOST_STEPS).theta
-    _, gradient = risk.value_and_gradient(found)
-    gradient -= 2 * penalties[:, None, :] * found
-    curvature = risk.curvature(found, np.zeros(1, dtype=np.int64)).swapaxes(2, 3).reshape(found.size, found.size)
-    return curvature, curvature @ found.ravel() - gradient.ravel()
+    return expanded_at(found.ravel(), agent, spec, intercept)
+
+
+def expanded_at(theta: Array, agent: Agent, spec: TrainingSpec, intercept: bool = True) -> tuple[Array, Array]:
+    """Curvature (p, p) and slope (p,) of an agent's mean log loss, about coefficients (p,)."""
+    present = np.ones((1, len(two_classes(spec))), dtype=bool)
+    risk = _own_risk(agent, spec, np.ones(1), np.zeros((1, spec.dim + 1)), present, intercept)
+    at = theta.reshape(risk.shape)
+    _, gradient = risk.value_and_gradient(at)
+    curvature = risk.curvature(at, np.zeros(1, dtype=np.int64)).swapaxes(2, 3).reshape(theta.size, theta.size)
+    return curvature, curvature @ theta - gradient.ravel()
 
 
 @dataclass(frozen=True, eq=False)

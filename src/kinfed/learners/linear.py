@@ -7,18 +7,18 @@ combine several (the members `LOCAL` and `COMMON` of `kinfed.priors.family`), mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfed.backends.agents import TrainingSpec
+from kinfed.backends.agents import Question, TrainingSpec
 from kinfed.federation import Agent
 from kinfed.learners.base import Models
 from kinfed.learners.inputs import own_columns, two_classes
-from kinfed.learners.quadratics import HomeLearner
+from kinfed.learners.quadratics import HomeLearner, Quadratics
 from kinfed.validation import Array
 
 USUAL_PENALTY = 1e-2
@@ -66,6 +66,12 @@ class PriorLearner(HomeLearner, Protocol):
     @property
     def intercept(self) -> bool:
         """Whether models have one."""
+
+    def second_expansion(self, prior: Callable[[], tuple[Array, Array]]) -> Question[Quadratics] | None:
+        """What to ask once a prior of everybody's coefficients is known; None where the first answers are exact.
+
+        `prior` finds their mean and variances, (p,) each.
+        """
 
     def own_sums(self, own: Agent, spec: TrainingSpec) -> tuple[Array, Array, float]:
         """Curvature (p, p) and slope (p,) of the sum of the rows' losses, and the sum of squares of their outcomes."""

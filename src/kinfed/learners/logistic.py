@@ -14,7 +14,7 @@ The risk is evaluated on points that are all here (`kinfed.learners.pooled_risk`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ from kinfed.federation import Agent, Federation
 from kinfed.learners.base import AUTO, Extent
 from kinfed.learners.descent import Descent, lbfgs, newton
 from kinfed.learners.distributed_risk import DistributedRisk, RiskChangedError
-from kinfed.learners.expansion import Expansions, HomeRisk, expanded, prior_modes
+from kinfed.learners.expansion import Expansions, ExpansionsUnderPrior, HomeRisk, expanded, prior_modes
 from kinfed.learners.inputs import (
     agents_columns,
     all_weights,
@@ -196,6 +196,10 @@ class Logistic:
         return LogisticModels(
             two_classes(spec), risk.own.present, theta, found.gradient_norm, found.iterations, found.converged | alone
         )
+
+    def second_expansion(self, prior: Callable[[], tuple[Array, Array]]) -> ExpansionsUnderPrior:
+        """Everybody's log loss about the most probable coefficients under the prior."""
+        return ExpansionsUnderPrior(*prior())
 
     def own_sums(self, own: Agent, spec: TrainingSpec) -> tuple[Array, Array, float]:
         """The expansion of the sum of an agent's log losses about a model of its own."""

@@ -11,7 +11,7 @@ the weighted moments of all targets come from one matrix product, the solutions 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -166,6 +166,9 @@ class Ridge:
         matrix += rows[:, place, None, None] * (weighted.T @ inputs / len(own))
         cross += rows[:, place, None] * (weighted.T @ own_numbers(own) / len(own))
         return self._solved(matrix, cross, row_penalties(self.penalty, rows, sizes_at_home(others, place, own)))
+
+    def second_expansion(self, prior: Callable[[], tuple[Array, Array]]) -> None:
+        """Squared errors are quadratic functions."""
 
     def own_sums(self, own: Agent, spec: TrainingSpec) -> tuple[Array, Array, float]:
         """Sums of products of an agent's columns, with its outcome, and of squares of the outcome; exact."""

@@ -19,6 +19,7 @@ from kinfed.methods.weighted import GrandMean, Local, Weighted
 from kinfed.parallel import map_on_cores
 from kinfed.priors.expectation import ExpectedGain, expected_gain, own_gain_question
 from kinfed.priors.family import COMMON, LOCAL, FittedMembers, Member, fit_members, margins
+from kinfed.priors.fitting import fit_random_coefficients
 from kinfed.priors.influence import influence
 from kinfed.priors.judging import JudgedMembers, OutOfFold, agent_groups, repeats_of
 from kinfed.priors.normal import Priors, RowMoments, posteriors, probabilities
@@ -138,7 +139,7 @@ def judged_members(
     """
     spec, count = agents.spec, len(members)
     report(0, 4)
-    crosswise = Crosswise.of(agents, learner.quadratics(agents))
+    crosswise = Crosswise.asked(agents, learner, answers)
     report(1, 4)
     fitted = crosswise.fitted((*members, *beside), spec.seed)
     report(2, 4)
@@ -227,6 +228,28 @@ class Crosswise:
         order = np.argsort(np.array(spec.names), kind="stable")
         groups = agent_groups(len(n), spec.seed)[np.argsort(order)]
         return cls(evidence, groups, intercepts(spec), voices, known, order)
+
+    @classmethod
+    def asked(cls, agents: Agents, learner: PriorLearner, answers: KeptAnswers) -> Crosswise:
+        """Ask everybody; for log losses twice, the second time where their rows and everybody's coefficients lead.
+
+        Where a loss is expanded then depends on all agents, the loss that is expanded on its own agent only.
+        """
+        first = cls.of(agents, learner.quadratics(agents))
+
+        def prior() -> tuple[Array, Array]:
+            there = first._among(first.voices > 0)
+            found = fit_random_coefficients(
+                first.evidence.select(there),
+                "isotropic",
+                intercepts=first.intercepts,
+                voices=first.voices[there],
+                noise=first.noise,
+            )
+            return found.centres[0], np.diagonal(found.spread)
+
+        again = learner.second_expansion(prior) if (first.voices > 0).any() else None
+        return first if again is None else cls.of(agents, answers.ask(again, Quadratics))
 
     def _among(self, chosen: NDArray[np.bool_]) -> Places:
         """The places of some agents, by name."""

@@ -39,7 +39,7 @@ RANK = 3
 """Of the part of a low-rank spread that is not diagonal."""
 MOST_ITERATIONS = 60
 TOLERANCE = 1e-4
-"""EM stops once an iteration gains less log likelihood than this for each agent."""
+"""EM stops once two iterations in a row change the log likelihood by less than this for each agent."""
 STARTS = 8
 """Of k-means, which begins the search for clusters."""
 _ROUNDS = 20
@@ -156,7 +156,7 @@ def fit_random_coefficients(
     spread = np.diagonal(found.spread).copy() if diagonal else found.spread
     least = np.full(len(intercepts), _LEAST * rows)  # precision of the prior of the centres
     how = {"evidence": evidence, "counts": counts, "known": noise is not None, "restricted": restricted}
-    last, iteration = -np.inf, 0
+    last, iteration, still = -np.inf, 0, 0
     trail = [_logarithms(spread, variance)]
     safe: tuple[Array, float] | None = None
     for iteration in range(1, most + 1):  # noqa: B007  the number of iterations is told
@@ -166,7 +166,8 @@ def fit_random_coefficients(
             now = _Expected.of(spread, variance, shares, centres, least, **how)  # type: ignore[arg-type]
             trail = [_logarithms(spread, variance)]
         safe = None
-        if now.value - last < tolerance * counts.sum():
+        still = still + 1 if abs(now.value - last) < tolerance * counts.sum() else 0
+        if still == 2:  # one of any two iterations was extrapolated
             break
         last, white, belongs, uncertainty, centres = now.value, now.white, now.belongs, now.uncertainty, now.centres
         shares = (belongs.sum(axis=0) + (clusters > 1)) / (counts.sum() + clusters * (clusters > 1))
@@ -241,8 +242,10 @@ class _Expected:
     ) -> _Expected:
         r"""With centres of before, and those of generalised least squares.
 
-        `value` is what iterations raise: the log likelihood, or the restricted one, to which the integral over the centres
-        adds :math:`\tfrac12 \sum_c \log |\sigma^2 \operatorname{Cov} \mu_c|`.
+        `value` is what iterations raise: the log likelihood, or the restricted one. The integral over a centre of prior
+        :math:`N(0, \sigma^2 \Lambda^{-1})` and posterior :math:`N(\mu, \sigma^2 U)` adds :math:`\tfrac12 (\log |\Lambda U|
+        - \mu' \Lambda \mu / \sigma^2)`. Without the terms of :math:`\Lambda`, which is found too, it would fall where that
+        grows, and EM would stop before it has begun.
         """
         white = _Whitened.of(evidence, spread)
         logarithms = _log_density(white, evidence, centres, variance, known=known) + np.log(shares)
@@ -250,8 +253,9 @@ class _Expected:
         new, uncertainty = _centres(white, belongs, least)
         found = value = _total(logarithms, counts)
         if restricted:
-            value += float(np.linalg.slogdet(uncertainty)[1].sum()) / 2
-            value += 0.0 if known else new.size * float(np.log(variance)) / 2
+            value = _total(_log_density(white, evidence, new, variance, known=known) + np.log(shares), counts)
+            value += float(np.linalg.slogdet(uncertainty)[1].sum() + len(new) * np.log(least).sum()) / 2
+            value -= float((least * np.square(new)).sum()) / (2 * variance)
         return cls(white, logarithms, belongs, new, uncertainty, found, value)
 
 
