@@ -217,7 +217,8 @@ class Run:
                 members, components, _ = request.arrays["centres"].shape
                 return {"F": members, "H": components, "r": request.arrays["factors"].shape[2]}
             case "evaluation":
-                return {"P": sum(name.endswith("covariance") for name in request.arrays)}
+                parts = sum(array.shape[1] for name, array in request.arrays.items() if name.endswith("shares"))
+                return {"P": sum(name.endswith("covariance") for name in request.arrays), "U": parts}
             case "own-penalties":
                 return {"T": len(request.arrays["row"])}
             case "recall" | "tally":
@@ -230,7 +231,7 @@ class Run:
         match request.question:
             case "evaluation" | "own-gain" if way == COMES:
                 return "classes" if self.symbols["C"] else "numbers"
-            case "columns" | "scale" if way == LEAVES:
+            case "columns" | "scale" | "own-posterior" if way == LEAVES:
                 return "classes" if self.symbols["C"] else "numbers"
             case "local-training":
                 pulled = way != LEAVES and "anchors" in request.arrays
@@ -343,7 +344,7 @@ def test_the_page_knows_every_task() -> None:
 
 
 def test_no_size_on_the_page_depends_on_the_number_of_rows() -> None:
-    letters = set("BcdCDVpbmqTMGASLENFHrP")
+    letters = set("BcdCDVpbmqTMGASLENFHrPU")
     for formula in sizes_on_the_page().values():
         names = {node.id for node in ast.walk(ast.parse(formula)) if isinstance(node, ast.Name)}
         assert names <= letters, formula
@@ -382,7 +383,8 @@ def test_messages_are_as_many_as_the_page_says(runs: list[Run]) -> None:
         assert told["own-weights"] == (one.rule != "auto")
         if one.rule == "auto":  # learning alone, one common model, and all priors; a common model is sent to nobody to find
             assert (told["own-posterior"], told["sketches"]) == (2, 0)
-            assert told["out-of-fold"] == 3 if one.name == "ridge" else 3 <= told["out-of-fold"] <= 3 * 7
+            assert told["out-of-fold"] == 3 if one.name == "ridge" else 3 <= told["out-of-fold"] <= 3 * 5
+            assert told["expansions-under-prior"] == (0 if one.name == "ridge" else 3)
             assert told["moments" if one.name == "ridge" else "expansions"] == 1
         elif one.name == "ridge" and one.rule == "gradient":
             assert (told["sketches"], told["mean-gradients"], told["gradient-rows"], told["moments"]) == (1, 4, 4, 1)

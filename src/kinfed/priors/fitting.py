@@ -355,17 +355,17 @@ def _of_centres(white: _Whitened, belongs: Array, uncertainty: Array, spread: Ar
     With :math:`P_k = F_k' K_k^{-1} F_k` the deviation of an agent follows its centre by :math:`-S P_k`, and its fitted
     values by :math:`K_k^{-1} F_k`. With these terms the variances are those of restricted maximum likelihood.
     """
-    precision = white.root.swapaxes(1, 2) @ white.root
     total, explained = np.zeros_like(spread), 0.0
     for c, covariance in enumerate(uncertainty):
-        factor = np.linalg.cholesky(covariance)
-        moved = np.sqrt(belongs[:, c])[:, None, None] * (precision @ factor)
+        # P C P = R' (R C R') R with R of as many rows as an agent has, which may be far fewer than columns.
+        fitted = white.root @ np.linalg.cholesky(covariance)
+        moved = belongs[:, c, None, None] * ((fitted @ fitted.swapaxes(1, 2)) @ white.root)
         if spread.ndim == 1:
-            total += spread**2 * np.square(moved).sum(axis=(0, 2))
+            total += spread**2 * np.einsum("brp,brp->p", white.root, moved)
         else:
-            flat = (spread @ moved).swapaxes(0, 1).reshape(len(spread), -1)
-            total += flat @ flat.T
-        fitted = white.inverse.swapaxes(1, 2) @ (white.root @ factor)
+            width = len(spread)
+            total += spread @ (white.root.reshape(-1, width).T @ moved.reshape(-1, width)) @ spread
+        fitted = white.inverse.swapaxes(1, 2) @ fitted
         explained += float(belongs[:, c] @ np.square(fitted).sum(axis=(1, 2)))
     return total, explained
 
