@@ -135,8 +135,11 @@ def test_what_log_losses_expect_is_what_truths_drawn_from_the_posterior_have():
     typical = np.column_stack([rng.standard_normal((50, 3)), np.ones(50)])
     each, root = rng.standard_normal((3, 4)), rng.standard_normal((4, 4)) / 2
     shares = np.array([[0.0, 0.0, 1.0], [0.4, 0.6, 0.0]])
-    apart, variance, excess, excess_variance = _of_classes(each, shares, root @ root.T, typical, 0)
-    likely = 1 / (1 + np.exp(-(shares[1] @ each + rng.standard_normal((20000, 4)) @ root.T) @ typical.T))
+    within = np.tile(root @ root.T, (3, 1, 1)) * np.array([1.0, 0.5, 0.0])[:, None, None]
+    apart, variance, excess, excess_variance = _of_classes(each, shares, within, typical, 0)
+    member = rng.choice(3, 20000, p=shares[1])
+    moves = np.sqrt(np.array([1.0, 0.5, 0.0]))[member, None] * (rng.standard_normal((20000, 4)) @ root.T)
+    likely = 1 / (1 + np.exp(-(each[member] + moves) @ typical.T))
     alone, joined = shares @ (1 / (1 + np.exp(-each @ typical.T)))
 
     def loss(given):

@@ -183,7 +183,7 @@ def test_posteriors_are_the_dense_formula_whether_rows_are_few_or_many(n, seed, 
     inverse = np.linalg.inv(X.T @ X + precision)
     expected = inverse @ (X.T @ y + precision @ priors.centres[0, 0])
     np.testing.assert_allclose(found.coefficients[0, 0], expected, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(found.covariance(priors)[0, 0], 0.6 * inverse, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose((found.within(priors) + found.between)[0, 0], 0.6 * inverse, rtol=1e-6, atol=1e-8)
 
 
 def test_without_spread_the_centre_stays_and_half_a_spread_is_regression_of_the_other_columns():
@@ -191,7 +191,7 @@ def test_without_spread_the_centre_stays_and_half_a_spread_is_regression_of_the_
     nothing = Priors(priors.shares, priors.centres, np.zeros((1, 4)), np.zeros((1, 4, 0)), priors.noise)
     found = posteriors(nothing, evidence_of(rows))
     np.testing.assert_array_equal(found.coefficients[0], priors.centres[0])
-    np.testing.assert_array_equal(found.covariance(nothing)[0, 0], np.zeros((4, 4)))
+    np.testing.assert_array_equal((found.within(nothing) + found.between)[0, 0], np.zeros((4, 4)))
     half = Priors(priors.shares, priors.centres, np.array([[0.5, 0.0, 0.0, 2.0]]), np.zeros((1, 4, 0)), priors.noise)
     (X, y), centre, free = rows[0], priors.centres[0, 0], np.array([0, 3])
     left = y - X @ centre
@@ -217,7 +217,7 @@ def test_mixtures_are_bayes_on_a_grid(n):
     found = posteriors(priors, evidence_of(rows))
     np.testing.assert_allclose(found.coefficients[0, 0], mean, atol=1e-6)
     covariance = (weight[:, None] * (grid - mean)).T @ (grid - mean)
-    np.testing.assert_allclose(found.covariance(priors)[0, 0], covariance, atol=1e-6)
+    np.testing.assert_allclose((found.within(priors) + found.between)[0, 0], covariance, atol=1e-6)
 
 
 def test_members_of_different_shapes_stand_side_by_side():

@@ -215,6 +215,24 @@ def prior_modes(
     return found
 
 
+def mode_covariances(part: Agent, modes: Array, spread: Array, spec: TrainingSpec, intercept: bool = True) -> Array:
+    r"""Covariances (M, p, p) of an agent's coefficients under normal priors, about their modes (M, p).
+
+    With the curvature H of the sum of log losses there and :math:`S = LL'` they are :math:`(S^{-1} + H)^{-1} = L (I +
+    L'HL)^{-1} L'`, which needs no inverse of S.
+    """
+    count, size = modes.shape
+    values, vectors = np.linalg.eigh(spread)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    if not len(part):
+        return root @ root.swapaxes(1, 2)
+    present = np.ones((count, len(two_classes(spec))), dtype=bool)
+    risk = _own_risk(part, spec, np.ones(count), np.zeros((count, spec.dim + 1)), present, intercept)
+    curvature = len(part) * risk.curvature(modes.reshape(risk.shape), np.arange(count)).swapaxes(2, 3)
+    inner = np.eye(size) + root.swapaxes(1, 2) @ curvature.reshape(count, size, size) @ root
+    return np.asarray(root @ np.linalg.solve(inner, root.swapaxes(1, 2)))
+
+
 def _own_risk(
     agent: Agent,
     spec: TrainingSpec,

@@ -84,6 +84,11 @@ class PriorLearner(HomeLearner, Protocol):
         `spread` (M, p, p) has their covariances; `start` is what second moments alone make of them.
         """
 
+    def mode_covariances(
+        self, parts: Sequence[Agent], modes: Array, spread: Array, given: Array, spec: TrainingSpec
+    ) -> Array:
+        """Covariances (T, M, p, p) about the modes (T, M, p); `given` is what second moments alone make of them."""
+
     def linear_models(
         self, coefficients: Array, shares: Array, spec: TrainingSpec, covariance: Array | None, noise: Array | None
     ) -> Models:

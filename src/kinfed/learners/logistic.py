@@ -30,7 +30,7 @@ from kinfed.federation import Agent, Federation
 from kinfed.learners.base import AUTO, Extent
 from kinfed.learners.descent import Descent, lbfgs, newton
 from kinfed.learners.distributed_risk import DistributedRisk, RiskChangedError
-from kinfed.learners.expansion import Expansions, ExpansionsUnderPrior, HomeRisk, expanded, prior_modes
+from kinfed.learners.expansion import Expansions, ExpansionsUnderPrior, HomeRisk, expanded, mode_covariances, prior_modes
 from kinfed.learners.inputs import (
     agents_columns,
     all_weights,
@@ -213,6 +213,12 @@ class Logistic:
         return np.stack(
             [prior_modes(*one, spread, spec, self.intercept) for one in zip(parts, centres, start, strict=True)]
         )
+
+    def mode_covariances(
+        self, parts: Sequence[Agent], modes: Array, spread: Array, given: Array, spec: TrainingSpec
+    ) -> Array:
+        """By the curvature of the rows' log losses at the modes (Laplace's approximation)."""
+        return np.stack([mode_covariances(*one, spread, spec, self.intercept) for one in zip(parts, modes, strict=True)])
 
     def linear_models(
         self, coefficients: Array, shares: Array, spec: TrainingSpec, covariance: Array | None, noise: Array | None

@@ -258,7 +258,7 @@ def _savings(told: OwnGains, judges: NDArray[np.bool_], loss: Array, classes: bo
     ratios = np.full(len(judges), own.centre)
     ratios[judges] = own.mean
     ratios = np.exp(ratios)
-    unit = loss[judges]
+    unit = np.ones(len(rows)) if classes else loss[judges]  # log losses have one unit
     ratios *= float((apart / unit).sum()) / float((ratios[judges] * typical / unit).sum())
     # Variances of what is saved are taken to grow with the divergence.
     total = float((apart / unit).sum())

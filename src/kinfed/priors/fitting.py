@@ -37,7 +37,8 @@ DIAGONAL_PRIOR = 2.0
 """How many agents the isotropic spread counts in a diagonal one."""
 RANK = 3
 """Of the part of a low-rank spread that is not diagonal."""
-MOST_ITERATIONS = 60
+MOST_ITERATIONS, FEW_ITERATIONS, WIDE = 60, 12, 3000
+"""EM takes at most so many iterations; fewer for models of many coefficients, p, whose cube each takes: WIDE / p."""
 TOLERANCE = 1e-4
 """EM stops once two iterations in a row change the log likelihood by less than this for each agent."""
 STARTS = 8
@@ -118,7 +119,7 @@ def fit_random_coefficients(
     shrink: bool = True,
     restricted: bool = True,
     tolerance: float = TOLERANCE,
-    most: int = MOST_ITERATIONS,
+    most: int | None = None,
 ) -> RandomCoefficients:
     """The prior of largest likelihood.
 
@@ -143,10 +144,11 @@ def fit_random_coefficients(
     restricted : bool
         Whether the likelihood is the restricted one, of which centres are no parameters.
     tolerance, most
-        When to stop.
+        When to stop; by default the number of iterations follows from that of coefficients.
     """
     counts = np.ones(len(evidence)) if voices is None else voices
     rows = float((counts * evidence.n).sum())
+    most = int(np.clip(WIDE // len(intercepts), FEW_ITERATIONS, MOST_ITERATIONS)) if most is None else most
     common = _common(evidence, intercepts, counts, noise)
     found, quietest = common if start is None else start, max(2 * _LEAST_NOISE * common.noise, 1e-200)
     if clusters > 1:

@@ -25,7 +25,7 @@ from kinfed.checkpoint import digest
 from kinfed.federation import Agent
 from kinfed.learners.inputs import own_codes, relative_weights
 from kinfed.learners.linear import PriorLearner, class_losses, coefficient_count, design
-from kinfed.priors.normal import Priors, RowMoments, posteriors
+from kinfed.priors.normal import Posteriors, Priors, RowMoments, posteriors
 from kinfed.splitting import SMALLEST, deal_rows, derived_seed
 from kinfed.validation import Array, whole_number
 
@@ -194,8 +194,17 @@ def out_of_fold_scores(own: Agent, priors: Priors, repeats: int, learner: PriorL
 
 def posterior_coefficients(parts: list[Agent], priors: Priors, learner: PriorLearner, spec: TrainingSpec) -> Array:
     """Coefficients (T, M, p) of every member for each part of an agent's rows."""
-    evidence = evidence_of_parts(parts, learner, spec)
-    found = posteriors(priors, evidence)
+    return _modes(posteriors(priors, evidence_of_parts(parts, learner, spec)), parts, priors, learner, spec)
+
+
+def posterior_moments(parts: list[Agent], priors: Priors, learner: PriorLearner, spec: TrainingSpec) -> tuple[Array, Array]:
+    """The same, and their covariances (T, M, p, p)."""
+    found = posteriors(priors, evidence_of_parts(parts, learner, spec))
+    modes, spread = _modes(found, parts, priors, learner, spec), priors.spread
+    return modes, learner.mode_covariances(parts, modes, spread, found.within(priors), spec) + found.between
+
+
+def _modes(found: Posteriors, parts: list[Agent], priors: Priors, learner: PriorLearner, spec: TrainingSpec) -> Array:
     centres = np.einsum("tmc,mcp->tmp", found.responsibilities, priors.centres)
     return learner.posterior_modes(parts, centres, priors.spread, found.coefficients, spec)
 

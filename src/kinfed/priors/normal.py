@@ -179,11 +179,15 @@ class Posteriors:
         """Posterior means (T, M, p)."""
         return np.asarray(np.einsum("tmc,tmcp->tmp", self.responsibilities, self.mean))
 
-    def covariance(self, priors: Priors) -> Array:
-        """Posterior covariances (T, M, p, p): within components, and between them."""
-        within = priors.noise[:, None, None] * (priors.spread - self.shrunk.swapaxes(2, 3) @ self.shrunk)
+    def within(self, priors: Priors) -> Array:
+        """Posterior covariances (T, M, p, p) within components."""
+        return np.asarray(priors.noise[:, None, None] * (priors.spread - self.shrunk.swapaxes(2, 3) @ self.shrunk))
+
+    @property
+    def between(self) -> Array:
+        """Posterior covariances (T, M, p, p) between components."""
         apart = self.mean - self.coefficients[:, :, None]
-        return within + np.einsum("tmc,tmcp,tmcq->tmpq", self.responsibilities, apart, apart)
+        return np.asarray(np.einsum("tmc,tmcp,tmcq->tmpq", self.responsibilities, apart, apart))
 
 
 def posteriors(priors: Priors, evidence: RowMoments) -> Posteriors:

@@ -28,8 +28,8 @@ from kinfed.backends.wire import ArraySpec, Message
 from kinfed.federation import Agent
 from kinfed.learners.inputs import own_codes, own_numbers, relative_weights
 from kinfed.learners.linear import PriorLearner, class_losses, mixed_losses
-from kinfed.priors.judging import FOLDS, evidence_of_parts, held_out_scores
-from kinfed.priors.normal import Priors, RowMoments, posteriors
+from kinfed.priors.judging import FOLDS, held_out_scores, posterior_moments
+from kinfed.priors.normal import Priors, RowMoments
 from kinfed.splitting import SMALLEST, deal_rows, derived_seed
 from kinfed.validation import Array, whole_number
 
@@ -214,20 +214,17 @@ def _differences(
     parts: list[Agent], priors: Priors, shares: Array, typical: Array, learner: PriorLearner, spec: TrainingSpec
 ) -> Array:
     """Of models on each part of the rows: the numbers of `FINAL`, (T, 4)."""
-    found = posteriors(priors, evidence_of_parts(parts, learner, spec))
-    centres = np.einsum("tmc,mcp->tmp", found.responsibilities, priors.centres)
-    modes = learner.posterior_modes(parts, centres, priors.spread, found.coefficients, spec)
-    covariances = found.covariance(priors)
     alone, joined = shares
     told = []
-    for part, each, within in zip(parts, modes, covariances, strict=True):
-        mean = joined @ each
-        covariance = np.einsum("m,mpq->pq", joined, within) + np.einsum("m,mp,mq->pq", joined, each - mean, each - mean)
-        covariance *= width(len(part), typical.shape[1], spec.task)
+    for part, each, within in zip(parts, *posterior_moments(parts, priors, learner, spec), strict=True):
+        within *= width(len(part), typical.shape[1], spec.task)
         if spec.task == "regression":
-            told.append(_of_squares(mean, alone @ each, covariance, typical))
+            apart = each - joined @ each
+            between = width(len(part), typical.shape[1], spec.task) * np.einsum("m,mp,mq->pq", joined, apart, apart)
+            covariance = np.einsum("m,mpq->pq", joined, within) + between
+            told.append(_of_squares(joined @ each, alone @ each, covariance, typical))
         else:
-            told.append(_of_classes(each, shares, covariance, typical, spec.seed))
+            told.append(_of_classes(each, shares, within, typical, spec.seed))
     return np.array(told)
 
 
@@ -239,21 +236,33 @@ def _of_squares(joined: Array, alone: Array, covariance: Array, typical: Array) 
     return [apart, slope @ covariance @ slope, np.trace(turned), 2 * np.einsum("ij,ji->", turned, turned)]
 
 
-def _of_classes(each: Array, shares: Array, covariance: Array, typical: Array, seed: int) -> list[float]:
-    """For log losses, over truths that are drawn from the posterior, in opposite pairs.
+def _of_classes(each: Array, shares: Array, within: Array, typical: Array, seed: int) -> list[float]:
+    """For log losses, over truths that are drawn from the posterior: a member by its share, and its coefficients.
 
-    `each` (M, p) has the members' coefficients, and `shares` (2, M) those of learning alone and of joining.
+    Parameters
+    ----------
+    each, within : arrays of shape (M, p) and (M, p, p)
+        The members' coefficients and their covariances.
+    shares : array of shape (2, M)
+        Of learning alone and of joining.
+    typical : array of shape (r, d + 1)
+    seed : int
     """
     scores = np.einsum("np,mkp->nmk", typical, each.reshape(len(each), -1, typical.shape[1]))
     more, less = (mixed_losses(scores, one) for one in shares)
     rng = np.random.default_rng(derived_seed(seed, "truths"))
-    values, vectors = np.linalg.eigh(covariance)
-    moves = rng.standard_normal((DRAWS // 2, each.shape[1])) * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+    ends = np.round(DRAWS * np.cumsum(shares[1])).astype(np.int64)
     saved, excess = [], []
-    for move in (*moves, *-moves):
-        least = class_losses(typical @ (shares[1] @ each + move).reshape(-1, typical.shape[1]).T)
-        likely = np.exp(-least)
-        saved.append(float((likely * (more - less)).sum(axis=1).mean()))
-        excess.append(float((likely * (less - least)).sum(axis=1).mean()))
+    for theta, covariance, count in zip(each, within, np.diff(ends, prepend=0), strict=True):
+        if not count:
+            continue
+        values, vectors = np.linalg.eigh(covariance)
+        moves = rng.standard_normal((count, len(theta))) * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+        moves[count // 2 : count // 2 * 2] = -moves[: count // 2]  # in opposite pairs
+        for move in moves:
+            least = class_losses(typical @ (theta + move).reshape(-1, typical.shape[1]).T)
+            likely = np.exp(-least)
+            saved.append(float((likely * (more - less)).sum(axis=1).mean()))
+            excess.append(float((likely * (less - least)).sum(axis=1).mean()))
     apart = float((np.exp(-less) * (more - less)).sum(axis=1).mean())
-    return [apart, float(np.var(saved)), float(np.mean(excess)), float(np.var(excess))]
+    return [apart, float(np.var(saved)), max(float(np.mean(excess)), 0.0), float(np.var(excess))]

@@ -12,8 +12,8 @@ from kinfed.backends.pooled import PooledAgents
 from kinfed.backends.wire import ArraySpec, Message
 from kinfed.learners.inputs import own_numbers, relative_weights
 from kinfed.learners.linear import coefficient_count, design
-from kinfed.priors.judging import evidence_of_parts
-from kinfed.priors.normal import Priors, posteriors
+from kinfed.priors.judging import posterior_moments
+from kinfed.priors.normal import Priors
 from kinfed.validation import Array
 
 NOISE_ROWS = 10.0
@@ -85,12 +85,9 @@ class OwnPosterior(Question[OwnModels]):
         """The posterior mean, for classes of every member, the covariance of the mixture, and the noise."""
         priors, shares = Priors.read(asked.arrays), asked.arrays["member"]
         own, spec, learner = site.own, site.spec, site.learner
-        evidence = evidence_of_parts([own], learner, spec)
-        found = posteriors(priors, evidence)
-        centres = np.einsum("tmc,mcp->tmp", found.responsibilities, priors.centres)
-        each = learner.posterior_modes([own], centres, priors.spread, found.coefficients, spec)[0]
+        each, covariances = (one[0] for one in posterior_moments([own], priors, learner, spec))
         mean = shares @ each
-        within = np.einsum("m,mpq->pq", shares, found.covariance(priors)[0])
+        within = np.einsum("m,mpq->pq", shares, covariances)
         covariance = within + np.einsum("m,mp,mq->pq", shares, each - mean, each - mean)
         told, noise = each, np.nan
         if spec.task == "regression":
