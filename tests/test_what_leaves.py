@@ -213,7 +213,7 @@ class Run:
                 views = len(request.settings["asked"]["norm bounds"])
                 asked = len(request.settings["asked"]["candidates"])
                 return {"M": asked, "V": views, "L": len(members), "E": sum(map(len, members))}
-            case "out-of-fold" | "own-posterior" | "own-gain":
+            case "out-of-fold" | "own-shares" | "own-posterior" | "own-gain":
                 members, components, _ = request.arrays["centres"].shape
                 return {"F": members, "H": components, "r": request.arrays["factors"].shape[2]}
             case "evaluation":

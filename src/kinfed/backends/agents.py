@@ -443,6 +443,7 @@ QUESTIONS: Registry[type[Question[Any]] | str] = Registry(
         "recall": "kinfed.weights.calibration.scores:Recall",
         "tally": "kinfed.weights.calibration.scores:Tally",
         "out-of-fold": "kinfed.priors.judging:OutOfFold",
+        "own-shares": "kinfed.priors.own_shares:OwnShares",
         "own-gain": "kinfed.priors.own_gain:OwnGain",
         "expansions-under-prior": "kinfed.learners.expansion:ExpansionsUnderPrior",
         "own-posterior": "kinfed.priors.posterior:OwnPosterior",

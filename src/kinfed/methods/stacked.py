@@ -24,9 +24,10 @@ from kinfed.priors.influence import influence
 from kinfed.priors.judging import JudgedMembers, OutOfFold, agent_groups, repeats_of
 from kinfed.priors.normal import Priors, RowMoments, posteriors, probabilities
 from kinfed.priors.own_gain import OwnGains
+from kinfed.priors.own_shares import OwnShares, StrengthLosses, member_scales, shares_of_agents
 from kinfed.priors.posterior import OwnModels, OwnPosterior
 from kinfed.priors.result import Stacking
-from kinfed.priors.stacking import NOTHING, Stack, stacked_shares
+from kinfed.priors.stacking import Stack, stacked_shares
 from kinfed.validation import Array
 from kinfed.weights import Weights
 
@@ -57,7 +58,7 @@ class Stacked(Method):
         if not has_priors(context) or not isinstance(learner, PriorLearner):
             return None
         agents = context.agents.labelled("training")
-        return self.judged(learner, agents, KeptAnswers(agents, None), context.reporter("priors"))[-1]
+        return self.judged(learner, agents, KeptAnswers(agents, None), context.reporter("priors")).expected
 
     def train(self, context: MethodContext, weights: Weights | None) -> Models:
         """Fit the priors crosswise, judge them, stack them, and let every agent find its model."""
@@ -73,10 +74,12 @@ class Stacked(Method):
         spec, report = agents.spec, context.reporter("priors")
         members = self._members(agents)
         answers = KeptAnswers(agents, None if context.checkpoint is None else context.checkpoint / "priors")
-        crosswise, fitted, stack, expected = self.judged(learner, agents, answers, report)
-        used = np.flatnonzero(stack.shares > NOTHING)
+        judged = self.judged(learner, agents, answers, report)
+        crosswise, stack, whole = judged.crosswise, judged.stack, judged.fitted[-1]
+        used = stack.used
         shares = stack.shares[used] / stack.shares[used].sum()
-        own = answers.ask(OwnPosterior(*crosswise.final(fitted, used), shares), OwnModels)
+        each = judged.own_shares(shares, used, spec.task)
+        own = answers.ask(OwnPosterior(*crosswise.final(judged.fitted, used), each), OwnModels)
         if spec.quiet and any(one.kind != "local" for one in members):  # whoever nobody hears hears nobody
             folder = None if context.checkpoint is None else context.checkpoint / "alone"
             alone = Stacked(LOCAL)._own_models(replace(context, found={}, checkpoint=folder), learner)
@@ -87,9 +90,10 @@ class Stacked(Method):
             shares,
             stack.judged.n,
             stack.judged.losses[:, used],
-            crosswise.influence(fitted[-1], used, shares, spec.seed),
-            fitted[-1].priors.select(used),
-            expected,
+            crosswise.influence(whole, used, each, spec.seed),
+            whole.priors.select(used),
+            judged.expected,
+            each,
         )
         report(4, 4)
         return own
@@ -99,7 +103,8 @@ class Stacked(Method):
     ) -> Models:
         """What the rows of the last agent make of the priors that all others have left."""
         stacking: Stacking = found["stacking"]
-        own = ask(OwnPosterior((stacking.priors,), np.append(np.full(len(spec.names) - 1, -1), 0), stacking.shares))
+        of = np.append(np.full(len(spec.names) - 1, -1), 0)
+        own = ask(OwnPosterior((stacking.priors,), of, np.tile(stacking.shares, (len(of), 1))))
         given: Any = learner
         last = (one[-1:] for one in (own.covariance, own.noise))
         models: Models = given.linear_models(own.coefficients[-1:], own.shares[-1:], spec, *last)
@@ -111,18 +116,56 @@ class Stacked(Method):
 
     def judged(
         self, learner: PriorLearner, agents: Agents, answers: KeptAnswers, report: Callable[[int, int], None]
-    ) -> tuple[Crosswise, list[FittedMembers], Stack, ExpectedGain | None]:
-        """`judged_members`, and what agents may expect to gain over learning alone; None for who learns alone."""
-        members = self._members(agents)
+    ) -> Judged:
+        """`judged_members`, how far everybody departs from their shares, and what agents may expect to gain."""
+        spec, members = agents.spec, self._members(agents)
         kinds = [one.kind == "local" for one in members]
         beside = () if all(kinds) else tuple(one for one in LOCAL if one not in members)
         crosswise, fitted, stack = judged_members(members, learner, agents, answers, report, beside)
+        found = Judged(crosswise, fitted, stack)
         if all(kinds) or (crosswise.voices > 0).sum() < 2:
-            return crosswise, fitted, stack, None
-        places = np.flatnonzero([*kinds, *(True for _ in beside)]), np.arange(len(members))
+            return found
         outside = [one.priors for one in fitted[:-1]]
-        asked = own_gain_question(agents.spec, outside, crosswise.groups, crosswise.evidence, stack, places)
-        return crosswise, fitted, stack, expected_gain(answers.ask(asked, OwnGains), agents.spec)
+        if len(stack.used) > 1:
+            chosen = tuple(one.select(stack.used) for one in outside)
+            shares = stack.shares[stack.used] / stack.shares[stack.used].sum()
+            typical = member_scales(stack.judged, stack.shares, spec.task)[1]
+            told = answers.ask(OwnShares(chosen, crosswise.groups, shares, typical), StrengthLosses)
+            heard = replace(told, n=told.n * (stack.judged.n > 0))
+            found = replace(found, strength=heard.strength(crosswise.order))
+        places = np.flatnonzero([*kinds, *(True for _ in beside)]), np.arange(len(members))
+        evidence = crosswise.evidence
+        asked = own_gain_question(spec, outside, crosswise.groups, evidence, stack, places, found.strength)
+        return replace(found, expected=expected_gain(answers.ask(asked, OwnGains), spec))
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What is known once members were judged.
+
+    Attributes
+    ----------
+    crosswise : Crosswise
+    fitted : list of FittedMembers
+        Without each group, and with everybody.
+    stack : Stack
+    strength : float
+        How far everybody's shares follow its own rows.
+    expected : ExpectedGain, optional
+        None for who learns alone.
+    """
+
+    crosswise: Crosswise
+    fitted: list[FittedMembers]
+    stack: Stack
+    strength: float = 0.0
+    expected: ExpectedGain | None = None
+
+    def own_shares(self, shares: Array, used: Places, task: str) -> Array:
+        """Everybody's shares (B, M) of the members that are used, from the federation's (M,)."""
+        judged = self.stack.judged
+        scales, _ = member_scales(judged, self.stack.shares, task)
+        return shares_of_agents(shares, judged.of_members(used), scales, self.strength)
 
 
 def judged_members(
@@ -288,7 +331,7 @@ class Crosswise:
         return tuple(each), np.arange(len(self.groups))
 
     def influence(self, fitted: FittedMembers, used: Places, shares: Array, seed: int) -> Array:
-        """Who speaks in whose model (B, B), by priors of everybody.
+        """Who speaks in whose model (B, B), by priors of everybody and everybody's shares (B, M).
 
         Clusters have no names of their own: whose they are is found for these priors, and not taken from others, such as
         those without an agent, in which the same clusters may come in another order.
@@ -302,6 +345,6 @@ class Crosswise:
                 for m in np.flatnonzero(fitted.single[used]):
                     logarithms[np.arange(len(there)), m, np.arange(len(there))] = -np.inf
             sources = [fitted.sources[place] for place in used.tolist()]
-            among = influence(evidence, priors, sources, shares, probabilities(logarithms), seed)
+            among = influence(evidence, priors, sources, shares[there], probabilities(logarithms), seed)
             found[np.ix_(there, there)] = among
         return found

@@ -38,6 +38,7 @@ from kinfed.backends.agents import Places, TrainingSpec
 from kinfed.priors.judging import repeats_of
 from kinfed.priors.normal import Priors, RowMoments
 from kinfed.priors.own_gain import FINAL, JUDGED, OwnGain, OwnGains, typical_rows
+from kinfed.priors.own_shares import member_scales, shares_of_agents
 from kinfed.priors.stacking import NOTHING, Stack, agent_weights, bagged_shares, single_shares
 from kinfed.validation import Array
 from kinfed.weights.calibration.family import JOIN, STAY, UNKNOWN
@@ -127,6 +128,7 @@ def own_gain_question(
     evidence: RowMoments,
     stack: Stack,
     kinds: Sequence[Places],
+    strength: float = 0.0,
 ) -> OwnGain:
     """What everybody is asked once more, so that `expected_gain` can predict.
 
@@ -142,9 +144,15 @@ def own_gain_question(
         Shares of all members, and what was told of them.
     kinds : two arrays of int
         Places of the members that learn alone, and of those that may share in personal models.
+    strength : float
+        How far shares in personal models follow everybody's own rows.
     """
     quadratic = spec.task == "regression"
-    shares = np.array([shares_without(groups == one, stack, kinds, quadratic, spec.seed) for one in range(len(priors))])
+    of_groups = [shares_without(groups == one, stack, kinds, quadratic, spec.seed) for one in range(len(priors))]
+    shares = np.array(of_groups)[groups]
+    scales, _ = member_scales(stack.judged, stack.shares, spec.task)
+    own = shares_of_agents(shares[:, 1], stack.judged, scales, strength)
+    shares = np.concatenate([shares, own[:, None]], axis=1)
     # For classes, scores of all members are kept where the rows are.
     used = np.flatnonzero((shares > NOTHING).any(axis=(0, 1))) if quadratic else np.arange(shares.shape[2])
     shares = shares[..., used] / shares[..., used].sum(axis=2, keepdims=True)

@@ -59,7 +59,8 @@ def influence(
     priors : Priors
         M members, fitted on all agents.
     sources : sequence of Sources, or None for a member that knows nothing of others
-    shares : array of shape (M,)
+    shares : array of shape (B, M)
+        Of every agent's model.
     responsibilities : array of shape (B, M, C)
     seed : int
     """
@@ -72,17 +73,17 @@ def influence(
     own = np.zeros((count, rank, probes.shape[2]))
     spreads = priors.spread
     for m, source in enumerate(sources):
-        if shares[m] <= 0:
+        if not shares[:, m].any():
             continue
         inverse = _inverse(evidence.root, spreads[m])
         shrunk = evidence.root @ spreads[m] @ evidence.root.swapaxes(1, 2) @ inverse  # F S F' K^-1
-        own += shares[m] * (shrunk @ probes)
+        own += shares[:, m, None, None] * (shrunk @ probes)
         if source is None:
             continue
         moved = evidence.root - shrunk @ evidence.root
         weighed = evidence.root.swapaxes(1, 2) @ (_inverse(evidence.root, source.spread) @ probes)
         for c in range(source.belongs.shape[1]):
-            target = shares[m] * responsibilities[:, m, c, None, None] * moved
+            target = (shares[:, m] * responsibilities[:, m, c])[:, None, None] * moved
             pieces.append((target, source.covariance[c] @ (source.belongs[:, c, None, None] * weighed)))
     for t in range(count):
         speaks = np.zeros((count, rank, probes.shape[2]))

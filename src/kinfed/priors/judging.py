@@ -186,10 +186,14 @@ def out_of_fold_scores(own: Agent, priors: Priors, repeats: int, learner: PriorL
     points = design(own, learner, spec)
     for aside, theta in zip(held, coefficients, strict=True):
         rows = np.flatnonzero(aside)
-        outputs = theta.reshape(len(priors), -1, points.shape[1])
-        scores = np.einsum("np,mkp->nmk", points[rows], outputs).reshape(len(rows), -1)
-        found.append(np.column_stack([rows, scores]))
+        found.append(np.column_stack([rows, member_scores(points[rows], theta).reshape(len(rows), -1)]))
     return np.concatenate(found)
+
+
+def member_scores(points: Array, coefficients: Array) -> Array:
+    """Linear scores (n, M, K) of points (n, d + 1), from the coefficients (M, p) of members."""
+    outputs = coefficients.reshape(len(coefficients), -1, points.shape[1])
+    return np.asarray(np.einsum("np,mkp->nmk", points, outputs))
 
 
 def posterior_coefficients(parts: list[Agent], priors: Priors, learner: PriorLearner, spec: TrainingSpec) -> Array:

@@ -74,8 +74,9 @@ class OwnGain(Question[OwnGains]):
     priors : tuple of Priors
         Of every group, fitted without it.
     groups : array of int of shape (B,)
-    shares : array of shape (groups, 2, M)
-        Of the members, found without the group: when learning alone, and stacked.
+    shares : array of shape (B, 3, M)
+        Of the members, found without the agent's group: when learning alone, stacked, and stacked as its own rows say.
+        The last are not judged on those rows.
     typical : array of shape (r, d + 1)
         Typical rows.
     repeats : int
@@ -93,11 +94,12 @@ class OwnGain(Question[OwnGains]):
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
         """To everybody the priors of its group."""
-        told = [
-            Message({"repeats": self.repeats}, {**one.arrays, "at": shares, "typical": self.typical})
-            for one, shares in zip(self.priors, self.shares, strict=True)
-        ]
-        return {k: told[self.groups[k]] for k in range(len(spec.names)) if spec.sizes[k]}
+        told = [{**one.arrays, "typical": self.typical} for one in self.priors]
+        return {
+            k: Message({"repeats": self.repeats}, {**told[self.groups[k]], "at": self.shares[k]})
+            for k in range(len(spec.names))
+            if spec.sizes[k]
+        }
 
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
@@ -105,12 +107,12 @@ class OwnGain(Question[OwnGains]):
         priors, shares, typical = Priors.read(asked.arrays), asked.arrays["at"], asked.arrays["typical"]
         # As others learn from its rows, far cells held: what it tells has a part in what others may expect.
         own, spec, learner = site.agent, site.spec, site.learner
-        final = _differences([own], priors, shares, typical, learner, spec)[0]
+        final = _differences([own], priors, shares[[0, 2]], typical, learner, spec)[0]
         arrays = {"final": final, "judged": np.full(len(JUDGED), np.nan)}
         if len(own) < SMALLEST:
             return Message({"rows": 0}, arrays)
         rows, scores = held_out_scores(site, priors, int(asked.settings["repeats"]))
-        alone, joined = (mixed(scores, one, spec) for one in shares)
+        alone, joined = (mixed(scores, one, spec) for one in shares[:2])
         losses = np.column_stack([_losses(own, rows, alone, spec), _losses(own, rows, joined, spec)])
         weights = relative_weights(own, spec)
         counted = np.ones(len(rows)) if weights is None else weights[rows]
@@ -119,7 +121,7 @@ class OwnGain(Question[OwnGains]):
         seen, place = np.unique(rows, return_inverse=True)
         each = np.bincount(place, counted * losses[:, 1]) / np.bincount(place, counted)
         parts = [own.rows(kept) for kept in _kept(own, spec)]
-        typically = np.mean(_differences(parts, priors, shares, typical, learner, spec), axis=0)
+        typically = np.mean(_differences(parts, priors, shares[:2], typical, learner, spec), axis=0)
         excess = typically[FINAL.index("excess")]
         arrays["judged"] = np.array([*means, typically[0], each.var(ddof=1), excess])
         return Message({"rows": len(seen)}, arrays)

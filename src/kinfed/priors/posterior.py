@@ -66,7 +66,8 @@ class OwnPosterior(Question[OwnModels]):
     priors : tuple of Priors
     of : array of int of shape (B,)
         Which of them is for each agent; -1 for agents that are not asked.
-    shares : array of shape (M,)
+    shares : array of shape (B, M)
+        Of the members in everybody's model.
     """
 
     priors: tuple[Priors, ...]
@@ -77,8 +78,12 @@ class OwnPosterior(Question[OwnModels]):
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
         """To everybody its priors."""
-        told = [Message({}, {**one.arrays, "member": self.shares}) for one in self.priors]
-        return {k: told[place] for k, place in enumerate(self.of.tolist()) if place >= 0}
+        told = [one.arrays for one in self.priors]
+        return {
+            k: Message({}, {**told[place], "member": self.shares[k]})
+            for k, place in enumerate(self.of.tolist())
+            if place >= 0
+        }
 
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
@@ -102,22 +107,22 @@ class OwnPosterior(Question[OwnModels]):
     def form(self, spec: TrainingSpec, place: int, asked: Message) -> Mapping[str, ArraySpec]:
         """A vector, or one of every member, a matrix, and a number."""
         width = coefficient_count(spec)
-        shapes = {"coefficients": ArraySpec((len(self._told(spec)), width)), "covariance": ArraySpec((width, width))}
+        shapes = {"coefficients": ArraySpec((self._told(spec).shape[1], width)), "covariance": ArraySpec((width, width))}
         return {**shapes, "noise": ArraySpec((), gaps=True)}
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> OwnModels:
         """In the order of the agents."""
         count, width, shares = len(spec.names), coefficient_count(spec), self._told(spec)
-        shapes = {"coefficients": (count, len(shares), width), "covariance": (count, width, width), "noise": (count,)}
+        shapes = {"coefficients": (count, shares.shape[1], width), "covariance": (count, width, width), "noise": (count,)}
         found = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
         for k, one in answers.items():
             for name, array in found.items():
                 array[k] = one.arrays[name]
-        return OwnModels(shares=np.tile(shares, (count, 1)), **found)
+        return OwnModels(shares=shares, **found)
 
     def _told(self, spec: TrainingSpec) -> Array:
         """The shares of what an agent tells: numbers are mixed where the rows are."""
-        return np.ones(1) if spec.task == "regression" else self.shares
+        return np.ones((len(spec.names), 1)) if spec.task == "regression" else self.shares
 
     def pooled(self, agents: PooledAgents) -> OwnModels:
         """The same on all cores."""

@@ -37,6 +37,8 @@ class Stacking:
         Of these members, from all agents: what an agent that comes later begins with.
     expected : ExpectedGain, optional
         What every agent may expect to gain over learning alone.
+    own_shares : array of shape (B, M), optional
+        Shares in everybody's own model, where these depart from `shares` as its own rows say.
     """
 
     names: tuple[str, ...]
@@ -47,6 +49,7 @@ class Stacking:
     influence: Array
     priors: Priors
     expected: ExpectedGain | None = None
+    own_shares: Array | None = None
 
     @property
     def table(self) -> pandas.DataFrame:

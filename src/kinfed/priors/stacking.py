@@ -49,6 +49,11 @@ class Stack:
     at: Array
     margins: Array
 
+    @property
+    def used(self) -> Places:
+        """Places of the members that have a share."""
+        return np.flatnonzero(self.shares > NOTHING)
+
 
 def agent_scales(judged: JudgedMembers, local: Places) -> Array:
     """What an agent's loss is measured in, (B,); `local` are the places of the members that learn alone."""
