@@ -26,9 +26,11 @@ largest likelihood.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dtrtri
 
 from kinfed.priors.normal import RowMoments, probabilities
 from kinfed.validation import Array
@@ -97,13 +99,21 @@ class _Whitened:
         each = np.arange(matrix.shape[1])
         matrix[:, each, each] += 1.0
         factor = np.linalg.cholesky(matrix)
-        inverse = np.linalg.inv(factor)
+        inverse = _triangular_inverse(factor)
         determinant = 2 * np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
         return cls(inverse @ evidence.root, (inverse @ evidence.seen[..., None])[..., 0], inverse, determinant)
 
     def residuals(self, centres: Array) -> Array:
         """Of shape (B, C, r)."""
         return np.asarray(self.seen[:, None] - centres @ self.root.swapaxes(1, 2))
+
+
+def _triangular_inverse(factors: NDArray[np.floating[Any]]) -> Array:
+    """Of lower triangular matrices (B, r, r)."""
+    found = np.empty(factors.shape)
+    for k, factor in enumerate(factors):  # transposed, as Fortran has them, nothing is copied
+        found[k] = dtrtri(factor.T, lower=0)[0].T
+    return found
 
 
 def fit_random_coefficients(
@@ -357,19 +367,16 @@ def _of_centres(white: _Whitened, belongs: Array, uncertainty: Array, spread: Ar
     With :math:`P_k = F_k' K_k^{-1} F_k` the deviation of an agent follows its centre by :math:`-S P_k`, and its fitted
     values by :math:`K_k^{-1} F_k`. With these terms the variances are those of restricted maximum likelihood.
     """
-    total, explained = np.zeros_like(spread), 0.0
-    for c, covariance in enumerate(uncertainty):
-        # P C P = R' (R C R') R with R of as many rows as an agent has, which may be far fewer than columns.
-        fitted = white.root @ np.linalg.cholesky(covariance)
-        moved = belongs[:, c, None, None] * ((fitted @ fitted.swapaxes(1, 2)) @ white.root)
-        if spread.ndim == 1:
-            total += spread**2 * np.einsum("brp,brp->p", white.root, moved)
-        else:
-            width = len(spread)
-            total += spread @ (white.root.reshape(-1, width).T @ moved.reshape(-1, width)) @ spread
-        fitted = white.inverse.swapaxes(1, 2) @ fitted
-        explained += float(belongs[:, c] @ np.square(fitted).sum(axis=(1, 2)))
-    return total, explained
+    width = len(spread)
+    # P C P = R' (R C R') R with R of as many rows as an agent has, which may be far fewer than columns.
+    mixed = (belongs @ uncertainty.reshape(len(uncertainty), -1)).reshape(-1, width, width)
+    fitted = white.root @ mixed @ white.root.swapaxes(1, 2)
+    moved = fitted @ white.root
+    if spread.ndim == 1:
+        total = spread**2 * np.einsum("brp,brp->p", white.root, moved)
+    else:
+        total = spread @ (white.root.reshape(-1, width).T @ moved.reshape(-1, width)) @ spread
+    return total, float((fitted * (white.inverse @ white.inverse.swapaxes(1, 2))).sum())
 
 
 def _log_density(white: _Whitened, evidence: RowMoments, centres: Array, variance: float, known: bool) -> Array:
