@@ -396,6 +396,23 @@ def test_every_row_is_predicted_by_the_model_of_its_agent(tmp_path):
         models_in(tmp_path / "nowhere")
 
 
+def test_predictions_of_a_table_have_intervals(tmp_path):
+    table = messy().drop(columns="class")
+    train = kinfed.Federation.from_table(table, target="y", agent="site")
+    result = kinfed.personalize(train, "ridge", seed=0)
+    for name in result.known.names:
+        result.model(name).save(tmp_path / "models" / folder_of(name))
+    models = models_in(tmp_path)
+    found = predict_table(models, table, "site", 0.9)
+    assert list(found.columns) == ["agent", "prediction", "low", "high"]
+    for name in result.known.names:
+        mine = (table["site"] == name).to_numpy()
+        told = result.predict(name, table[mine], interval=0.9)
+        np.testing.assert_array_equal(found.loc[mine, ["prediction", "low", "high"]], told)
+    with pytest.raises(kinfed.InputError, match="between 0 and 1"):
+        predict_table(models, table, "site", 9.0)
+
+
 @pytest.mark.parametrize("name", ["north", "a/b", "..", ".", "", "süd", "x" * 300, "CON", "a\x00b", " padded "])
 def test_folders_of_agents_are_names_of_their_own(name, tmp_path):
     others = {folder_of(one) for one in ("north", "a/b", "..", "x" * 299, "padded") if one != name}

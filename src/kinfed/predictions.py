@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
 import pandas
 
 from kinfed.columns import agent_labels
@@ -40,7 +41,7 @@ def models_in(folder: str | Path, trusted: Sequence[str] = ()) -> dict[str, Pers
 
 
 def predict_table(
-    models: Mapping[str, PersonalModel], rows: pandas.DataFrame, agent: str | None = None
+    models: Mapping[str, PersonalModel], rows: pandas.DataFrame, agent: str | None = None, interval: float | None = None
 ) -> pandas.DataFrame:
     """Predictions for every row of a table, and probabilities where models have them.
 
@@ -50,6 +51,8 @@ def predict_table(
     rows : DataFrame
     agent : str, optional
         The column that tells whose rows they are; without it there must be one model, which predicts for all of them.
+    interval : float, optional
+        A confidence: columns ``low`` and ``high`` are added, between which an outcome lies with this probability.
     """
     if agent is None:
         if len(models) > 1:
@@ -67,10 +70,14 @@ def predict_table(
     for name in dict.fromkeys(names):
         mine, model = rows[names == name], models[name]
         table = mine.drop(columns=[agent]) if agent is not None else mine
-        found = pandas.DataFrame({"agent": name, "prediction": model.predict(table)}, index=mine.index)
+        told = model.predict(table, interval)
+        predicted = {"prediction": told} if interval is None else dict(told)
+        found = pandas.DataFrame(
+            {"agent": name, **{key: np.asarray(one) for key, one in predicted.items()}}, index=mine.index
+        )
         if model.spec.classes is not None and getattr(model.models, "has_probabilities", True):
             shares = model.predict_proba(table).set_axis(mine.index)
             found = found.join(shares.add_prefix("probability of "))
         parts.append(found)
-    predicted = pandas.concat(parts).loc[rows.index] if parts else pandas.DataFrame(columns=["agent", "prediction"])
-    return predicted.set_axis(pandas.RangeIndex(1, len(predicted) + 1, name="row"))
+    joined = pandas.concat(parts).loc[rows.index] if parts else pandas.DataFrame(columns=["agent", "prediction"])
+    return joined.set_axis(pandas.RangeIndex(1, len(joined) + 1, name="row"))

@@ -211,6 +211,10 @@ def predict(
         list[str] | None,
         typer.Option(metavar="TYPE", help="Type that a scikit-learn model may be made of. May be given several times."),
     ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(metavar="LEVEL", help="Confidence of an interval for each prediction, such as 0.9; for numbers."),
+    ] = None,
     force: opt.Force = False,
     json: Json = False,
 ) -> None:
@@ -221,7 +225,7 @@ def predict(
     models = models_in(model, tuple(trusted or ()))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UnusualRowsWarning)
-        found = predict_table(models, read_table(data, agent), agent)
+        found = predict_table(models, read_table(data, agent), agent, interval)
     with complete(out.parent, ()) as folder:
         found.to_csv(folder / out.name)
     unusual = [str(one.message) for one in caught if issubclass(one.category, UnusualRowsWarning)]
