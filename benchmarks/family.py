@@ -1,11 +1,14 @@
 """Which members of the family of priors earn their place: families of several sizes on the same out-of-fold scores.
 
     python -m benchmarks.family [--repetitions 10] [--only TEXT] [--peers]
+    python -m benchmarks.family --own-shares [--repetitions 10] [--only TEXT]
 
 Every case is a generator, with seeds from 1000 on, which no other benchmark uses: what was chosen by this table was not
 chosen on what is judged. The members of the largest family are fitted and judged once for each repetition; every smaller
 family is then stacked from the same scores. Values are mean test losses over agents, squared errors or log losses, relative
-to those of the largest family; the last line is their geometric mean.
+to those of the largest family; the last line is their geometric mean. With `--own-shares` the family is the default one,
+and values are losses where agents depart from its shares, for each strength and for the one that is chosen, relative to
+those where they do not.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ from kinfed.methods.base import KeptAnswers
 from kinfed.methods.stacked import Crosswise
 from kinfed.priors.family import ALIKE, CLUSTERED, COMMON, FAMILY, KIN, LOCAL, PULLS, RANDOM, Member, margins
 from kinfed.priors.judging import JudgedMembers, OutOfFold, out_of_fold_scores, posterior_coefficients, repeats_of, told
-from kinfed.priors.stacking import stacked_shares
+from kinfed.priors.normal import Priors
+from kinfed.priors.own_shares import STRENGTHS, StrengthLosses, member_scales, shares_of_agents, strength_losses
+from kinfed.priors.stacking import NOTHING, stacked_shares
 from kinfed.run_setup import chosen_settings, pooled_agents
 
 FIRST_SEED, TEST_ROWS = 1000, 200
@@ -62,6 +67,7 @@ def mixed(
     noise: tuple[float, float] = (1.0, 1.0),
     classes: int = 0,
     rare: float = 0.0,
+    alike: float = 0.0,
     *,
     repetition: int,
 ) -> ahead.Parts:
@@ -70,6 +76,7 @@ def mixed(
     .. math:: \theta_k = \mu_{g(k)} + \text{slopes} \cdot u_k , \quad |\mu_g| = \text{signal} , \quad a_k \sim N(0,
         \text{intercepts}^2) , \quad y = x'\theta_k + a_k + \text{noise}_k \, \epsilon .
 
+    With `alike`, that share of the agents has the coefficients of the first group, and the others have nothing in common.
     Columns are standard normal, or, with `factors`, mostly so many common factors. With `classes` the outcome is a class
     whose logit has twice these coefficients, less `rare` for two classes.
     """
@@ -80,6 +87,9 @@ def mixed(
     theta = centre[rng.integers(groups, size=n_agents)] + slopes * rng.standard_normal((n_agents, dim, outputs)) / np.sqrt(
         dim
     )
+    if alike:
+        apart = np.arange(n_agents) >= alike * n_agents
+        theta = np.where(apart[:, None, None], signal * rng.standard_normal(theta.shape) / np.sqrt(dim), centre[0])
     own = intercepts * rng.standard_normal((n_agents, outputs))
     deviation = np.exp(rng.uniform(*np.log(noise), n_agents))
     loading = rng.standard_normal((factors, dim)) / np.sqrt(max(factors, 1))
@@ -138,6 +148,10 @@ def cases() -> Iterator[ahead.Case]:
         ("classes, rare", {"classes": 2, "n_agents": 29, "sizes": (20, 20), "dim": 9, "slopes": 0.4, "rare": 3.5}),
         ("classes, intercepts", {"classes": 2, "signal": 0.3, "intercepts": 0.3, "dim": 4}),
         ("classes, groups", {"classes": 2, "signal": 1.5, "groups": 2, "slopes": 0.3, "sizes": (10, 40)}),
+        ("half alike", {"alike": 0.5, "sizes": (10, 20), "dim": 8, "signal": 1.7}),
+        ("80 % alike", {"alike": 0.8, "sizes": (10, 20), "dim": 8, "signal": 1.7}),
+        ("half alike, 40 to 80 rows", {"alike": 0.5, "sizes": (40, 80), "dim": 8, "signal": 1.7}),
+        ("classes, half alike", {"classes": 2, "alike": 0.5, "sizes": (20, 60), "dim": 8, "signal": 1.2}),
         ("three classes", {"classes": 3, "n_agents": 30, "sizes": (10, 40), "dim": 4, "slopes": 0.3}),
     ]
     for name, how in listed:
@@ -164,6 +178,9 @@ class Scored:
         Places of the rows that were judged, for each agent.
     scores, tested : lists of arrays (N, M, K)
         Out of fold, and of test rows.
+    learner : PriorLearner
+    priors : list of Priors
+        Of each agent, made without its group.
     """
 
     spec: TrainingSpec
@@ -172,6 +189,8 @@ class Scored:
     rows: list[np.ndarray]
     scores: list[np.ndarray]
     tested: list[np.ndarray]
+    learner: Any
+    priors: list[Priors]
 
     @classmethod
     def of(cls, case: ahead.Case, repetition: int, members: Sequence[Member]) -> Scored:
@@ -191,7 +210,8 @@ class Scored:
             theta = posterior_coefficients([own[k]], final, learner, spec)[0]
             points = design(held[k], learner, spec)
             tested.append(np.einsum("np,mkp->nmk", points, theta.reshape(len(members), -1, points.shape[1])))
-        return cls(spec, own, held, rows, scores, tested)
+        priors = [fitted[group].priors for group in crosswise.groups]
+        return cls(spec, own, held, rows, scores, tested, learner, priors)
 
     def ask(self, chosen: np.ndarray, shares: np.ndarray) -> JudgedMembers:
         """What agents tell of some members."""
@@ -209,15 +229,36 @@ class Scored:
         return stacked_shares(ask, count, places, spec.task == "regression", spec.seed, extra).shares
 
     def losses(self, chosen: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """Mean test losses (B,)."""
+        """Mean test losses (B,), with shares of all (M,) or of each agent (B, M)."""
         found = []
-        for k, scores in enumerate(self.tested):
+        for k, (scores, own) in enumerate(
+            zip(self.tested, np.broadcast_to(shares, (len(self.own), len(chosen))), strict=True)
+        ):
             if self.spec.task == "regression":
-                found.append(np.mean((scores[:, chosen, 0] @ shares - np.asarray(self.test[k].y, dtype=float)) ** 2))
+                found.append(np.mean((scores[:, chosen, 0] @ own - np.asarray(self.test[k].y, dtype=float)) ** 2))
             else:
-                mixed = mixed_losses(scores[:, chosen], shares)
+                mixed = mixed_losses(scores[:, chosen], own)
                 found.append(np.mean(mixed[np.arange(len(mixed)), own_codes(self.test[k], self.spec)]))
         return np.array(found)
+
+    def own_shares(self, members: Sequence[Member]) -> dict[str, float]:
+        """Mean test losses where agents depart from the shares of these members."""
+        every = np.arange(len(members))
+        shares = self.shares(every, members)
+        used = np.flatnonzero(shares > NOTHING)
+        shares = shares[used] / shares[used].sum()
+        judged = self.ask(used, shares)
+        scales, typical = member_scales(judged, shares, self.spec.task)
+        told = [
+            strength_losses(own, priors.select(used), shares, typical, self.learner, self.spec)
+            for own, priors in zip(self.own, self.priors, strict=True)
+        ]
+        counted = np.array([0 if one is None else len(own) for one, own in zip(told, self.own, strict=True)])
+        nothing = np.zeros(len(STRENGTHS))
+        kept = StrengthLosses(counted, np.array([nothing if one is None else one for one in told]))
+        chosen = kept.strength(np.arange(len(told)))
+        found = {f"{c:g}": float(self.losses(used, shares_of_agents(shares, judged, scales, c)).mean()) for c in STRENGTHS}
+        return {**found, "chosen": found[f"{chosen:g}"]}
 
 
 def main() -> None:
@@ -225,7 +266,18 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=10)
     parser.add_argument("--only", default="", help="a part of the names of cases")
     parser.add_argument("--peers", action="store_true", help="the best tuned peer of each case too")
+    parser.add_argument("--own-shares", action="store_true", help="the default family, with shares of everybody's own")
     options = parser.parse_args()
+    if options.own_shares:
+        print(ahead.line(["case", *(f"{c:g}" for c in STRENGTHS), "chosen"]))
+        for case in cases():
+            if options.only in case.name:
+                found = pandas.DataFrame(
+                    [Scored.of(case, r, FAMILY).own_shares(FAMILY) for r in range(options.repetitions)]
+                )
+                means = found.mean() / found["0"].mean()
+                print(ahead.line([case.name, *(f"{one:.4f}" for one in means)]), flush=True)
+        return
     places = {name: np.array([LARGEST.index(one) for one in some]) for name, some in FAMILIES.items()}
     table = {}
     for case in cases():

@@ -11,6 +11,7 @@ from kinfed.markup import card, paragraph, table
 from kinfed.plotting.style import thumbnail
 from kinfed.priors.expectation import ExpectedGain
 from kinfed.priors.normal import Priors
+from kinfed.priors.stacking import NOTHING
 from kinfed.validation import Array
 
 _NAMED = 4  # members that a sentence names
@@ -68,6 +69,11 @@ class Stacking:
         )
 
     @property
+    def departs(self) -> bool:
+        """Whether agents have shares of their own."""
+        return self.own_shares is not None and bool(np.abs(self.own_shares - self.shares).max(initial=0.0) > NOTHING)
+
+    @property
     def own(self) -> Array:
         """How much each agent's fitted values follow its own outcomes (B,)."""
         return np.diagonal(self.influence)
@@ -78,14 +84,18 @@ class Stacking:
         others = len(shares) - _NAMED
         rest = f"; {others} other{'s' * (others > 1)} ({shares.iloc[_NAMED:].sum():.0%})" if others > 0 else ""
         combined = f"one combination of {len(shares)} priors" if len(shares) > 1 else "one prior"
+        departs = ", from which agents depart as their own rows say" if self.departs else ""
         return (
-            f"{combined} for all agents: {shown}{rest}; in the median agent its own outcomes have "
+            f"{combined} for all agents{departs}: {shown}{rest}; in the median agent its own outcomes have "
             f"{np.median(self.own):.0%} of the influence on the fitted values"
         )
 
     @property
     def explanation(self) -> pandas.DataFrame:
-        """A row per agent: the rows it judged, its own influence, and the three others that speak most in its model."""
+        """A row per agent: the rows it judged, its own influence, and the three others that speak most in its model.
+
+        Where agents have shares of their own, also the prior with the largest.
+        """
         others = self.influence * (1 - np.eye(len(self.names)))
         loudest = np.argsort(-others, axis=1, kind="stable")[:, :3]
         heard = [
@@ -93,6 +103,11 @@ class Stacking:
             for row, places in zip(others, loudest, strict=True)
         ]
         columns = {"judged": self.judged.astype(np.int64), "own influence": self.own, "who else speaks": heard}
+        if self.departs and self.own_shares is not None:
+            most = self.own_shares.argmax(axis=1)
+            columns["largest share"] = [
+                f"{self.members[place]} ({row[place]:.0%})" for place, row in zip(most, self.own_shares, strict=True)
+            ]
         return pandas.DataFrame(columns, index=pandas.Index(self.names, name="agent"))
 
     def _repr_html_(self) -> str:

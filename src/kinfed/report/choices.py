@@ -139,6 +139,7 @@ def _combined(stacking: Stacking, loss: str) -> Html:
         "A prior is what is believed of a model before the agent's own rows are seen: nothing (learning alone), that all "
         "have one common model, that they scatter about it (random coefficients), or that they form clusters. Every model "
         "is a mixture of what these make of its rows, with the shares that predicted rows held out best."
+        + (" Agents depart from these shares as far as their own rows say so." if stacking.departs else "")
     )
     words = (
         f"The {loss} is a mean over agents; lower is better. A penalty or strength of 10 counts like 10 rows that say "
