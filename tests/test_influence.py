@@ -29,24 +29,26 @@ def told_influence(rows, members, shares):
     evidence = evidence_of(rows)
     fitted = fit_members(members, evidence, last_is_intercept(rows[0][0].shape[1]))
     belongs = posteriors(fitted.priors, evidence).responsibilities
-    return influence(evidence, fitted.priors, fitted.sources, shares, belongs), fitted, belongs
+    each = np.broadcast_to(shares, (len(rows), len(members)))
+    return influence(evidence, fitted.priors, fitted.sources, each, belongs), fitted, belongs
 
 
 def test_influence_is_what_moving_an_outcome_does_to_members_whose_spread_is_given():
     rows = random_agents([3, 5, 7, 2, 6], seed=1)
-    members, shares = (Member("local", 3.0), Member("common", 30.0), Member("pull", 10.0)), np.array([0.3, 0.5, 0.2])
+    members = Member("local", 3.0), Member("common", 30.0), Member("pull", 10.0)
+    shares = np.random.default_rng(1).dirichlet(np.ones(3), 5)  # of every agent's own
 
     def fitted_values(outcomes):
         evidence = evidence_of([(X, y) for (X, _), y in zip(rows, outcomes, strict=True)])
         priors = fit_members(members, evidence, last_is_intercept(3)).priors
         means = posteriors(priors, evidence).coefficients
-        return [X @ (shares @ mean) for (X, _), mean in zip(rows, means, strict=True)]
+        return [X @ (own @ mean) for (X, _), own, mean in zip(rows, shares, means, strict=True)]
 
     found, *_ = told_influence(rows, members, shares)
     np.testing.assert_allclose(found, jacobian(fitted_values, [y for _, y in rows]), atol=1e-6)
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
     order = np.array([3, 0, 4, 1, 2])
-    turned, *_ = told_influence([rows[k] for k in order], members, shares)
+    turned, *_ = told_influence([rows[k] for k in order], members, shares[order])
     np.testing.assert_allclose(turned, found[np.ix_(order, order)], atol=1e-9)
 
 
