@@ -587,6 +587,10 @@ def test_a_plan_is_a_start_and_a_length():
     planned = fit_planned(learner, agents, np.eye(6), Plan(True, 0.25))
     X = generated.train[0].X
     np.testing.assert_array_equal(planned.predict(2, X), expected.predict(2, X))
+    decayed = TorchLearner(hidden=(4,), task="regression", epochs=10, weight_decay=0.5).fit(agents, np.eye(6))
+    planned = fit_planned(learner, agents, np.eye(6), Plan(False, 0.25, decay=0.5))
+    np.testing.assert_array_equal(planned.predict(2, X), decayed.predict(2, X))
+    assert learner.trained_for(1.0, decay=0.5).trained_for(1.0, decay=0.1).weight_decay == 0.5  # its own is more
     usual = fit_planned(learner, agents, np.eye(6), USUAL_PLAN)
     np.testing.assert_array_equal(usual.predict(1, X), learner.fit(agents, np.eye(6)).predict(1, X))
     rounds = TorchLearner(hidden=(4,), task="regression", method="fedavg", rounds=8).trained_for(0.5)
@@ -614,6 +618,7 @@ def test_a_plan_may_go_on_with_own_rows():
     assert str(Plan(True, 0.1, 0.02, 0.1)) == (
         "from a common model, 10% of the steps, then 2% on own rows, pulled back by 0.1"
     )
+    assert str(Plan(decay=0.01)) == "from scratch, 100% of the steps, weight decay 0.01"
 
 
 def test_networks_that_differ_go_on_with_own_rows():

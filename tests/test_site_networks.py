@@ -216,6 +216,20 @@ def test_own_rows_after_kin_and_a_pull_to_them_as_pooled(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_weight_decay_of_a_plan_as_pooled(method):
+    federation, weights = make_federation(), mixed_weights()[:6]
+    learner = make_learner(**METHODS[method], optimiser="sgd", dtype="float64")
+    plan = Plan(False, 1.0, own=0.4, decay=3.0)
+    here, there = (
+        fit_planned(learner, agents, weights, plan)
+        for agents in (pooled(federation, learner, seed=SEED), across(learner, federation))
+    )
+    assert_alike(here, there, 1e-12)
+    free = fit_planned(learner, across(learner, federation), weights, Plan(False, 1.0, own=0.4))
+    assert there.stack.norm() < 0.9 * free.stack.norm()
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_agents_are_asked_in_groups_that_fit_into_memory(monkeypatch, method):
     federation, weights, learner = make_federation(), mixed_weights(), make_learner(**METHODS[method])
     expected = learner.fit(across(learner, federation, silent=absences), weights)

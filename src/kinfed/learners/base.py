@@ -123,10 +123,13 @@ class StepwiseLearner(Learner, Protocol):
     def length(self) -> int:
         """Epochs, or rounds, of a whole training."""
 
-    def trained_for(self, share: float, start: Models | None = None, pull: float = 0.0) -> StepwiseLearner:
+    def trained_for(
+        self, share: float, start: Models | None = None, pull: float = 0.0, decay: float = 0.0
+    ) -> StepwiseLearner:
         """The same learner for a share of its length, from other parameters, and never shorter than that.
 
-        `pull` is the strength with which models are pulled back to these parameters.
+        `pull` is the strength with which models are pulled back to these parameters, and `decay` that with which they are
+        drawn to zero, unless the learner draws them with more.
         """
 
     def fit(
@@ -230,17 +233,22 @@ class Plan:
         Share of that number which follows on the target's own rows alone: fine-tuning.
     pull : float
         :math:`\mu` of a pull :math:`(\mu / 2) |\theta - \theta_0|^2` back to the model that fine-tuning started from.
+    decay : float
+        :math:`\lambda` of the weight decay :math:`(\lambda / 2) |\theta|^2`, unless the learner's own is more; common
+        models have the learner's.
     """
 
     warm: bool = False
     share: float = 1.0
     own: float = 0.0
     pull: float = 0.0
+    decay: float = 0.0
 
     def __str__(self) -> str:
         begun = f"from {'a common model' if self.warm else 'scratch'}, {self.share:.0%} of the steps"
         after = f", then {self.own:.0%} on own rows" if self.own else ""
-        return begun + after + (f", pulled back by {self.pull:g}" if self.pull else "")
+        pulled = f", pulled back by {self.pull:g}" if self.pull else ""
+        return begun + after + pulled + (f", weight decay {self.decay:g}" if self.decay else "")
 
 
 USUAL_PLAN = Plan()
@@ -266,7 +274,7 @@ def fit_planned(
         return None if checkpoint is None else checkpoint / name
 
     start = common_model(learner, agents, checkpoint=kept("common")) if plan.warm else None
-    first = learner.trained_for(plan.share, start)
+    first = learner.trained_for(plan.share, start, decay=plan.decay)
     if not plan.own:
         return fit_for_targets(first, agents, weights, targets, progress=progress, checkpoint=kept("personal"))
     length = learner.trained_for(plan.own).length
@@ -274,7 +282,8 @@ def fit_planned(
     models = fit_for_targets(first, agents, weights, targets, progress=told[0], checkpoint=kept("personal"))
     # Whoever is lost by now had its part in the models, and others do not hear it any more.
     alone, own = agents.labelled("training on own rows"), np.arange(len(weights)) if targets is None else targets
-    last, rows = learner.trained_for(plan.own, models, plan.pull), np.eye(len(agents.spec.names))[own]
+    last = learner.trained_for(plan.own, models, plan.pull, plan.decay)
+    rows = np.eye(len(agents.spec.names))[own]
     return fit_for_targets(last, alone, rows, own, progress=told[1], checkpoint=kept("own"))
 
 

@@ -13,7 +13,7 @@ gradients of single rows, from which the rows can be read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -120,6 +120,8 @@ class LocalTraining(Question[AnswerSums]):
         What others have answered in this epoch.
     pull : Pull, optional
         On the models in local training.
+    decay : float
+        Weight decay of local training.
     """
 
     method: str
@@ -129,6 +131,7 @@ class LocalTraining(Question[AnswerSums]):
     places: tuple[int, ...]
     before: AnswerSums
     pull: Pull | None = None
+    decay: float = 0.0
 
     name = "local-training"
 
@@ -139,6 +142,8 @@ class LocalTraining(Question[AnswerSums]):
         sent = {"theta": self.parameters.numpy().copy()}
         if self.pull is not None:
             settings["pull"], sent["anchors"] = self.pull.strength, self.pull.anchors.numpy()
+        if self.decay:
+            settings["decay"] = self.decay
         listening = {place: self.shares[:, place] > 0 for place in self.places}
         return {
             place: Message(settings, {name: whole if models.all() else whole[models] for name, whole in sent.items()})
@@ -165,9 +170,8 @@ class LocalTraining(Question[AnswerSums]):
                 # The agent's rows are a pool of their own: averaging over one agent of weight one gives its change.
                 names, weights, nobody = (site.agent.name,), np.ones((count, 1)), np.full(count, -1)
                 alone = StackedProblem(stacked, names, weights, nobody, site.spec.seed, pull_asked(asked, theta))
-                averaging = FederatedAveraging(
-                    alone, pool, make_optimiser(learner), learner.local_epochs, learner.batch_size
-                )
+                optimiser = replace(make_optimiser(learner), weight_decay=float(asked.settings.get("decay", 0.0)))
+                averaging = FederatedAveraging(alone, pool, optimiser, learner.local_epochs, learner.batch_size)
                 state = TrainingState.at(theta)
                 averaging.prepare(state)
                 found, loss = averaging.average(state, epoch)
@@ -261,10 +265,11 @@ class SiteExchange:
     def advance(self, state: TrainingState, epoch: int) -> Tensor:
         """Ask everybody of weight above zero, once, and move every model that heard somebody."""
         sums, pull = AnswerSums.nothing(state.parameters), self._problem.pull_on(state.models)
-        # Where sites train, they pull; where they tell gradients, it is done here.
+        # Where sites train, they pull and decay; where they tell gradients, it is done here.
         asked = (self._method, state.parameters, self._shares, epoch)
+        there = (pull, self._optimiser.weight_decay) if self._method == "fedavg" else ()
         for group in self._groups:
-            sums = self._agents.ask(LocalTraining(*asked, tuple(group), sums, pull if self._method == "fedavg" else None))
+            sums = self._agents.ask(LocalTraining(*asked, tuple(group), sums, *there))
         mean, loss = sums.means()
         moving = sums.heard > 0
         if self._method == "fedavg":

@@ -166,11 +166,13 @@ class TorchLearner:
         """Epochs, or rounds of "fedavg", of a whole training."""
         return self.rounds if self.method == "fedavg" else self.epochs
 
-    def trained_for(self, share: float, start: TorchModels | None = None, pull: float = 0.0) -> TorchLearner:
+    def trained_for(
+        self, share: float, start: TorchModels | None = None, pull: float = 0.0, decay: float = 0.0
+    ) -> TorchLearner:
         """The same learner for a share of its epochs (rounds), from and pulled to other models, without `patience`."""
-        length: dict[str, Any] = {"rounds" if self.method == "fedavg" else "epochs": max(1, round(share * self.length))}
-        begin = self.warm_start if start is None else start
-        return replace(self, **length, warm_start=begin, proximal=pull or self.proximal, patience=None)
+        how: dict[str, Any] = {"rounds" if self.method == "fedavg" else "epochs": max(1, round(share * self.length))}
+        how |= {"proximal": pull or self.proximal, "weight_decay": max(decay, self.weight_decay)}
+        return replace(self, **how, warm_start=self.warm_start if start is None else start, patience=None)
 
     def fit(
         self,

@@ -1,12 +1,13 @@
-"""Calibration for learners that are slow to train: successive halving, at the cost of about five trainings.
+"""Calibration for learners that are slow to train: successive halving, at the cost of about six trainings.
 
 Every agent of enough points sets one fifth of them aside, once. What is spared then depends on the learner.
 
 * A learner that goes step by step (networks) also has its start and its number of steps to choose. All soft weights start
   from a common model: everyone for a short while, the best for longer, the very best to the end. That one, learning alone,
   and candidates that cost few models (clusters, the grand mean) also train from scratch. Looks along the way make every
-  length a candidate, and a training that has nothing left to win is given up. In the end the best models go on for a
-  while on every target's own rows, freely (fine-tuning) and pulled back to where they were.
+  length a candidate, and a training that has nothing left to win is given up. The best one is trained once more with weight
+  decay, and again with more as long as that helps. In the end the best models go on for a while on every target's own rows,
+  freely (fine-tuning) and pulled back to where they were.
 * Any other learner trains the candidates for some of the agents, and the best one for all of them, beside learning alone
   and the grand mean.
 """
@@ -49,6 +50,9 @@ HALFWAY, HOPELESS = 0.5, 2.0
 
 OWN_ROWS, PULLS = 0.25, (0.0, 0.1, 1.0)
 """How long the best models go on with own rows alone, and with which pulls back to where they were; zero is fine-tuning."""
+
+DECAYS = (1e-3, 1e-2)
+"""Weight decays with which the best candidate is trained anew, the second only where the first was better than none."""
 
 BUDGET = 5.0
 """Trainings, of one model per agent, that halving over agents may cost."""
@@ -168,14 +172,19 @@ def halve_by_steps(halving: Halving, learner: StepwiseLearner, candidates: Seque
     ]
     soft = [candidate for candidate in candidates if candidate not in shared]
     start = common_model(learner, halving.view, checkpoint=halving.store.below("common model"))
-    report(1, 8)
+    report(1, 9)
 
     def train(one: StepwiseLearner, rows: Array, **how: Any) -> Models:
         targets = np.tile(halving.judges, len(rows) // len(halving.judges))
         return fit_for_targets(one, halving.view.labelled("calibration"), rows, targets, **how)
 
     def run(
-        some: Sequence[Candidate], share: float, warm: bool = False, kin: Models | None = None, pull: float = 0.0
+        some: Sequence[Candidate],
+        share: float,
+        warm: bool = False,
+        kin: Models | None = None,
+        pull: float = 0.0,
+        decay: float = 0.0,
     ) -> list[Candidate]:
         """Train, look on the way, give up when nothing is left to win, and return the candidates at the last look.
 
@@ -185,7 +194,8 @@ def halve_by_steps(halving: Halving, learner: StepwiseLearner, candidates: Seque
         looks = {max(1, round(look * learner.length)): look for look in (*LOOKS, share) if look <= share}
 
         def planned(one: Candidate, look: float) -> Candidate:
-            return replace(one, plan=Plan(warm, look) if kin is None else replace(one.plan, own=look, pull=pull))
+            plan = Plan(warm, look, decay=decay) if kin is None else replace(one.plan, own=look, pull=pull)
+            return replace(one, plan=plan)
 
         at = {done: [planned(one, look) for one in some] for done, look in sorted(looks.items())}
         stage = halving.stage(at, halving.judges)
@@ -214,7 +224,7 @@ def halve_by_steps(halving: Halving, learner: StepwiseLearner, candidates: Seque
                 hear(done)
             if last != at[max(at)]:
                 train(
-                    learner.trained_for(share, begin, pull),
+                    learner.trained_for(share, begin, pull, decay),
                     halving.rows(weighed, halving.judges),
                     monitor=look,
                     monitor_every=gcd(*looks),
@@ -224,25 +234,36 @@ def halve_by_steps(halving: Halving, learner: StepwiseLearner, candidates: Seque
         return last
 
     begun = run(soft, SHORT, warm=True)
-    report(2, 8)
+    report(2, 9)
     ahead = run(halving.best(begun, KEPT), LONGER, warm=True)
-    report(3, 8)
+    report(3, 9)
     best = halving.best(ahead, 1)
     run(best, 1.0, warm=True)
-    report(4, 8)
+    report(4, 9)
     run(shared, 1.0, warm=False)
-    report(5, 8)
+    report(5, 9)
     if best[0].base != LOCAL:
         run(best, 1.0, warm=False)
-    report(6, 8)
+    report(6, 9)
     run([Candidate(LOCAL)], 1.0, warm=False)
-    report(7, 8)
-    (found,) = halving.best([one for one in halving.scored if one.base != LOCAL], 1)
-    chosen = learner.trained_for(found.plan.share, start if found.plan.warm else None)
+    report(7, 9)
+
+    def leader() -> Candidate:
+        return halving.best([one for one in halving.scored if one.base != LOCAL], 1)[0]
+
+    found = leader()
+    for decay in DECAYS:
+        run([found], 1.0, warm=found.plan.warm, decay=decay)
+        found = leader()
+        if found.plan.decay != decay:
+            break
+    report(8, 9)
+    plan = found.plan
+    chosen = learner.trained_for(plan.share, start if plan.warm else None, decay=plan.decay)
     kin = train(chosen, halving.rows([found], halving.judges), checkpoint=halving.store.below("kin"))
     for pull in PULLS:
-        run([found], OWN_ROWS, kin=kin, pull=pull)
-    report(8, 8)
+        run([found], OWN_ROWS, kin=kin, pull=pull, decay=plan.decay)
+    report(9, 9)
     return halving.judged()
 
 
