@@ -1,4 +1,4 @@
-"""Calibration for learners that are slow to train: successive halving, at the cost of about six trainings.
+"""Calibration for learners that are slow to train: successive halving, at the cost of about seven trainings.
 
 Every agent of enough points sets one fifth of them aside, once. What is spared then depends on the learner.
 
