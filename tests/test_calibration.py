@@ -562,7 +562,8 @@ def test_networks_are_halved_over_starts_and_lengths_within_their_budget():
     learner = Watched(hidden=(8,), task="regression", epochs=200, batch_size=20, steps_per_epoch=1)
     weights = kinfed.collaboration_weights(generated.train, learner=learner, n_features=60)
     # Clusters and the common model are few models each, but with 20 agents not negligible.
-    assert sum(trained) <= 6.5 * 20 * 200
+    # Weight decay takes one or two trainings more.
+    assert sum(trained) <= 8.5 * 20 * 200
     plans = {candidate.plan for candidate in weights.calibration.candidates}
     assert {plan.warm for plan in plans} == {True, False}
     assert len({plan.share for plan in plans}) > 4
