@@ -29,7 +29,7 @@ from kinfed.federation import Federation
 from kinfed.learners.inputs import own_codes
 from kinfed.learners.linear import coefficient_count, design, mixed_losses
 from kinfed.methods.base import KeptAnswers
-from kinfed.methods.stacked import Crosswise
+from kinfed.methods.crosswise import Crosswise
 from kinfed.priors.family import ALIKE, CLUSTERED, COMMON, FAMILY, KIN, LOCAL, PULLS, RANDOM, Member, margins
 from kinfed.priors.judging import JudgedMembers, OutOfFold, out_of_fold_scores, posterior_coefficients, repeats_of, told
 from kinfed.priors.normal import Priors

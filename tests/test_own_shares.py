@@ -9,7 +9,7 @@ from kinfed.backends.wire import Message
 from kinfed.federation import Federation
 from kinfed.learners import make_learner
 from kinfed.methods.base import KeptAnswers
-from kinfed.methods.stacked import Crosswise
+from kinfed.methods.crosswise import Crosswise
 from kinfed.priors.family import CLUSTERED, RANDOM, Member
 from kinfed.priors.judging import FOLDS, JudgedMembers
 from kinfed.priors.own_shares import (

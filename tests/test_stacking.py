@@ -13,7 +13,8 @@ import kinfed
 from kinfed.federation import Agent, Federation
 from kinfed.learners import make_learner
 from kinfed.methods.base import MethodContext
-from kinfed.methods.stacked import Crosswise, Stacked
+from kinfed.methods.crosswise import Crosswise
+from kinfed.methods.stacked import Stacked
 from kinfed.priors.family import CLUSTERED, FAMILY, KIN, RANDOM, Member, margins
 from kinfed.priors.judging import OutOfFold, agent_groups, out_of_fold_scores, told
 from kinfed.priors.stacking import simplex_minimum, stacked_shares
