@@ -15,6 +15,7 @@ from kinfed.learners.expansion import prior_modes
 from kinfed.learners.linear import class_losses, mixed_losses
 from kinfed.priors.family import FAMILY, KIN, fit_members
 from kinfed.priors.fitting import fit_random_coefficients
+from kinfed.priors.marginal_likelihood import triangular_inverse
 from kinfed.priors.normal import Priors, posteriors
 from question_sites import pooled
 from random_coefficients import evidence_of, last_is_intercept, random_agents
@@ -50,6 +51,13 @@ def some_priors(width, components=1, seed=0, diagonal=False):
 
 
 # ---------------------------------------------------------------- fitting
+
+
+@pytest.mark.parametrize("size", [1, 5, 16, 17, 40])
+def test_inverses_of_triangular_matrices(size):
+    rng = np.random.default_rng(size)
+    factors = np.tril(rng.standard_normal((7, size, size)) / size, -1) + np.eye(size) * rng.uniform(1, 2, (7, 1, size))
+    np.testing.assert_allclose(triangular_inverse(factors), np.linalg.inv(factors), atol=1e-12)
 
 
 def test_random_coefficients_are_those_of_a_mixed_model():

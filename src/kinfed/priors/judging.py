@@ -12,8 +12,9 @@ than they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,9 +106,7 @@ class OutOfFold(Question[JudgedMembers]):
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
         """To everybody who has rows enough the priors of its group."""
-        settings = {"repeats": self.repeats}
-        told = [Message(settings, {**one.arrays, "at": self.shares}) for one in self.priors]
-        return {k: told[self.groups[k]] for k in range(len(spec.names)) if spec.sizes[k] >= SMALLEST}
+        return to_judges({"repeats": self.repeats}, self.priors, self.groups, self.shares, spec)
 
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
@@ -123,8 +122,8 @@ class OutOfFold(Question[JudgedMembers]):
 
     def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
         """Losses are never negative, and convex in the shares."""
-        if not 0 <= whole_number(answer.settings["rows"], "the number of rows") <= spec.sizes[place]:
-            return "it judged other rows than it has"
+        if not judged_own(answer, spec, place):
+            return NOT_ITS_ROWS
         curvature = answer.arrays["curvature"]
         scale = max(float(np.abs(curvature).max()), 1e-300)
         if (answer.arrays["losses"] < 0).any() or np.linalg.eigvalsh(curvature + curvature.T)[0] < -1e-6 * scale:
@@ -146,6 +145,22 @@ class OutOfFold(Question[JudgedMembers]):
     def pooled(self, agents: PooledAgents) -> JudgedMembers:
         """The same on all cores."""
         return self.on_cores(agents)
+
+
+NOT_ITS_ROWS = "it judged other rows than it has"
+
+
+def judged_own(answer: Message, spec: TrainingSpec, place: int) -> bool:
+    """Whether the number of rows that were judged is possible."""
+    return 0 <= whole_number(answer.settings["rows"], "the number of rows") <= spec.sizes[place]
+
+
+def to_judges(
+    settings: Mapping[str, Any], priors: Sequence[Priors], groups: Places, shares: Array, spec: TrainingSpec
+) -> Mapping[int, Message]:
+    """The priors of its group, and shares, for every agent who has rows enough to judge them."""
+    told = [Message(settings, {**one.arrays, "at": shares}) for one in priors]
+    return {k: told[groups[k]] for k in range(len(spec.names)) if spec.sizes[k] >= SMALLEST}
 
 
 def held_out(own: Agent, repeats: int, spec: TrainingSpec) -> list[NDArray[np.bool_]]:

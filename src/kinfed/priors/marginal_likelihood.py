@@ -16,6 +16,8 @@ from scipy.linalg.lapack import dtrtri
 from kinfed.priors.normal import RowMoments, probabilities
 from kinfed.validation import Array
 
+_SMALL = 16  # rows of a triangular matrix
+
 
 @dataclass(frozen=True, eq=False)
 class Whitened:
@@ -34,7 +36,7 @@ class Whitened:
         each = np.arange(matrix.shape[1])
         matrix[:, each, each] += 1.0
         factor = np.linalg.cholesky(matrix)
-        inverse = _triangular_inverse(factor)
+        inverse = triangular_inverse(factor)
         determinant = 2 * np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
         return cls(inverse @ evidence.root, (inverse @ evidence.seen[..., None])[..., 0], inverse, determinant)
 
@@ -43,11 +45,20 @@ class Whitened:
         return np.asarray(self.seen[:, None] - centres @ self.root.swapaxes(1, 2))
 
 
-def _triangular_inverse(factors: NDArray[np.floating[Any]]) -> Array:
-    """Of lower triangular matrices (B, r, r)."""
-    found = np.empty(factors.shape)
-    for k, factor in enumerate(factors):  # transposed, as Fortran has them, nothing is copied
-        found[k] = dtrtri(factor.T, lower=0)[0].T
+def triangular_inverse(factors: NDArray[np.floating[Any]]) -> Array:
+    """Of lower triangular matrices (B, r, r): of small ones row by row, all at once, of large ones one after another."""
+    size = factors.shape[1]
+    found = np.zeros(factors.shape)
+    if size > _SMALL:
+        for k, factor in enumerate(factors):  # transposed, as Fortran has them, nothing is copied
+            found[k] = dtrtri(factor.T, lower=0)[0].T
+        return found
+    for row in range(size):
+        scale = 1.0 / factors[:, row, row]
+        found[:, row, row] = scale
+        if row:
+            before = np.einsum("bj,bjk->bk", factors[:, row, :row], found[:, :row, :row])
+            found[:, row, :row] = -scale[:, None] * before
     return found
 
 

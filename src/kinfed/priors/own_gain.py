@@ -28,10 +28,10 @@ from kinfed.backends.wire import ArraySpec, Message
 from kinfed.federation import Agent
 from kinfed.learners.inputs import own_codes, own_numbers, relative_weights
 from kinfed.learners.linear import PriorLearner, class_losses, mixed_losses
-from kinfed.priors.judging import FOLDS, held_out_scores, posterior_moments
+from kinfed.priors.judging import FOLDS, NOT_ITS_ROWS, held_out_scores, judged_own, posterior_moments
 from kinfed.priors.normal import Priors, RowMoments
 from kinfed.splitting import SMALLEST, deal_rows, derived_seed
-from kinfed.validation import Array, whole_number
+from kinfed.validation import Array
 
 TYPICAL_ROWS = 200
 """Rows on which probabilities are compared."""
@@ -132,8 +132,8 @@ class OwnGain(Question[OwnGains]):
 
     def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
         """None of the numbers can be negative."""
-        if not 0 <= whole_number(answer.settings["rows"], "the number of rows") <= spec.sizes[place]:
-            return "it judged other rows than it has"
+        if not judged_own(answer, spec, place):
+            return NOT_ITS_ROWS
         judged = answer.arrays["judged"]
         if np.isnan(judged).any() != (answer.settings["rows"] == 0):
             return "it does not tell all that it judged"

@@ -31,10 +31,17 @@ from kinfed.backends.wire import ArraySpec, Message
 from kinfed.federation import Agent
 from kinfed.learners.inputs import own_codes, own_numbers, relative_weights
 from kinfed.learners.linear import PriorLearner, class_losses, design
-from kinfed.priors.judging import JudgedMembers, held_out, member_scores, posterior_coefficients
+from kinfed.priors.judging import (
+    NOT_ITS_ROWS,
+    JudgedMembers,
+    held_out,
+    judged_own,
+    member_scores,
+    posterior_coefficients,
+    to_judges,
+)
 from kinfed.priors.normal import Priors, probabilities
-from kinfed.splitting import SMALLEST
-from kinfed.validation import Array, whole_number
+from kinfed.validation import Array
 
 STRENGTHS = (0.0, 0.1, 0.2, 0.35, 0.6, 1.0)
 """Values of c that are tried."""
@@ -88,9 +95,7 @@ class OwnShares(Question[StrengthLosses]):
 
     def messages(self, spec: TrainingSpec) -> Mapping[int, Message]:
         """To everybody who has rows enough the priors of its group."""
-        settings = {"typical": self.typical}
-        told = [Message(settings, {**one.arrays, "at": self.shares}) for one in self.priors]
-        return {k: told[self.groups[k]] for k in range(len(spec.names)) if spec.sizes[k] >= SMALLEST}
+        return to_judges({"typical": self.typical}, self.priors, self.groups, self.shares, spec)
 
     @classmethod
     def answer(cls, site: SiteView, asked: Message) -> Message:
@@ -106,8 +111,8 @@ class OwnShares(Question[StrengthLosses]):
 
     def fault(self, spec: TrainingSpec, place: int, asked: Message, answer: Message) -> str | None:
         """Losses are never negative."""
-        if not 0 <= whole_number(answer.settings["rows"], "the number of rows") <= spec.sizes[place]:
-            return "it judged other rows than it has"
+        if not judged_own(answer, spec, place):
+            return NOT_ITS_ROWS
         return "its losses are none" if (answer.arrays["losses"] < 0).any() else None
 
     def combine(self, spec: TrainingSpec, answers: Mapping[int, Message]) -> StrengthLosses:
@@ -149,6 +154,9 @@ def strength_losses(
         return None
     coefficients = posterior_coefficients([own.rows(kept) for kept in left], priors, learner, spec)
     points, weights = design(own, learner, spec), relative_weights(own, spec)
+    # All rows under the coefficients of all parts, of shape (n, parts, M, K).
+    scores = member_scores(points, coefficients.reshape(-1, coefficients.shape[2]))
+    scores = scores.reshape(len(own), len(left), len(shares), -1)
     counted = np.ones(len(own)) if weights is None else weights
     quadratic = spec.task == "regression"
     truth = own_numbers(own).ravel() if quadratic else own_codes(own, spec)
@@ -156,10 +164,10 @@ def strength_losses(
     def errors(part: int, fold: int) -> Array:
         """Of the rows (n, M) of a fold, under the coefficients of a part; for classes log losses."""
         rows = folds[fold]
-        scores = member_scores(points[rows], coefficients[part])
+        told = scores[rows, part]
         if quadratic:
-            return np.asarray(scores[..., 0] - truth[rows, None])
-        return np.asarray(class_losses(scores)[np.arange(len(scores)), :, truth[rows]])
+            return np.asarray(told[..., 0] - truth[rows, None])
+        return np.asarray(class_losses(told)[np.arange(len(told)), :, truth[rows]])
 
     def mixed(told: Array, with_shares: Array) -> Array:
         """Losses (n,) of the mixture."""
