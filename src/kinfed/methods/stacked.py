@@ -78,7 +78,7 @@ class Stacked(Method):
         if spec.quiet and any(one.kind != "local" for one in members):  # whoever nobody hears hears nobody
             folder = None if context.checkpoint is None else context.checkpoint / "alone"
             alone = Stacked(LOCAL)._own_models(replace(context, found={}, checkpoint=folder), learner)
-            own = own.with_others(np.array(spec.quiet), alone)
+            own = own.with_others(np.array(list(spec.quiet)), alone)
         context.found["stacking"] = Stacking(
             spec.names,
             tuple(str(members[place]) for place in used.tolist()),
